@@ -1,0 +1,5 @@
+"""`python -m capsnmt`."""
+
+from capsnmt.cli import main
+
+main()

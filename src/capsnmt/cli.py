@@ -1,0 +1,184 @@
+"""The command `capsnmt`: thin verbs over verbs.py. Exit codes: 0 done, 1 an error, 2 wrong usage, 130 Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+
+from capsnmt import __version__, verbs
+from capsnmt.config import parse_language_pair
+from capsnmt.data.corpus import read_lines
+from capsnmt.decoding.translator import SamplingOptions, TranslateOptions
+from capsnmt.errors import CapsNMTError
+
+app = typer.Typer(
+    name="capsnmt",
+    help="Linear-time neural machine translation with capsule networks.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Recipe = Annotated[Path, typer.Argument(help="A recipe, such as recipes/demo/capsnmt.yaml.", show_default=False)]
+Folder = Annotated[Path, typer.Argument(help="A model folder.", show_default=False)]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. training.steps=1000. Repeatable."),
+]
+Data = Annotated[str | None, typer.Option("--data", help="Folder of the corpora (data.root of the recipe).")]
+Output = Annotated[str | None, typer.Option("--output", "-o", help="Model folder to write (output of the recipe).")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only errors.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"capsnmt {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Linear-time neural machine translation with capsule networks."""
+
+
+@app.command()
+def prepare(recipe: Recipe, set_: Set = None, data: Data = None, quiet: Quiet = False) -> None:
+    """Train the subwords of a recipe and write its token store."""
+    _log_to_stderr(quiet)
+    typer.echo(verbs.prepare(verbs.recipe(recipe, overrides=set_ or [], data=data), show=not quiet))
+
+
+@app.command()
+def train(recipe: Recipe, set_: Set = None, data: Data = None, output: Output = None, quiet: Quiet = False) -> None:
+    """Train a recipe; the same command again resumes it. Prepares the corpus first if need be."""
+    _log_to_stderr(quiet)
+    typer.echo(verbs.train(verbs.recipe(recipe, overrides=set_ or [], data=data, output=output), show=not quiet))
+
+
+@app.command()
+def translate(
+    model: Folder,
+    input_: Annotated[Path, typer.Option("--input", "-i", help="File to translate; - is standard input.")] = Path("-"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write; - is standard output.")] = Path("-"),
+    beam: Annotated[int | None, typer.Option(min=1, help="Beam size; default: the model's.")] = None,
+    length_penalty: Annotated[float | None, typer.Option(min=0.0, help="Exponent alpha.")] = None,
+    num_best: Annotated[int, typer.Option("--n-best", min=1, help="Translations per line (needs --format).")] = 1,
+    sample: Annotated[bool, typer.Option("--sample", help="Sample instead of searching.")] = False,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Of sampling.")] = 1.0,
+    top_k: Annotated[int, typer.Option(min=0, help="Sample among the k likeliest; 0 = all.")] = 0,
+    top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="Sample among the likeliest with this mass.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of sampling.")] = 1,
+    prefix: Annotated[str, typer.Option(help="Every translation starts with this text.")] = "",
+    format_: Annotated[str, typer.Option("--format", help="text, json (a line each) or nbest (Moses style).")] = "text",
+    batch_lines: Annotated[int, typer.Option(min=1, help="Lines translated together when they are there.")] = 64,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Translate line by line: one line in, one line out, flushed."""
+    sampling = SamplingOptions(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed) if sample else None
+    options = TranslateOptions(num_best=num_best, beam=beam, length_penalty=length_penalty, sampling=sampling)
+    with _open(input_, "rb") as read, _open(output, "wb") as write:
+        verbs.translate_stream(
+            model,
+            read,
+            write,
+            options=options,
+            prefix=prefix,
+            format_=format_,
+            batch_lines=batch_lines,
+            device=device,
+        )
+
+
+@app.command()
+def evaluate(
+    source: Annotated[Path, typer.Option("--source", "-s", help="Source text of the test set.")],
+    reference: Annotated[Path, typer.Option("--reference", "-r", help="Its reference translation.")],
+    model: Annotated[Path | None, typer.Argument(help="A model folder.", show_default=False)] = None,
+    hypotheses: Annotated[Path | None, typer.Option(help="Score this file instead of translating.")] = None,
+    languages: Annotated[str | None, typer.Option(help="Such as en-de; a model folder knows its own.")] = None,
+    beam: Annotated[int | None, typer.Option(min=1, help="Beam size; default: the model's.")] = None,
+    bootstrap: Annotated[int, typer.Option(min=0, help="Resamples for the 95 % confidence; 0 = none.")] = 1000,
+    split_compounds: Annotated[
+        bool, typer.Option("--split-compounds", help="Add the paper's metric with hyphens split.")
+    ] = False,
+    save: Annotated[Path | None, typer.Option(help="Write the translations to this file.")] = None,
+    json_: Annotated[Path | None, typer.Option("--json", help="Write the report to this file; - is stdout.")] = None,
+) -> None:
+    """Translate a test set and score it: BLEU, chrF, the paper's metric, and BLEU by source length."""
+    from capsnmt.evaluation.report import print_report  # brings sacreBLEU, which translating does not need
+
+    report, outputs = verbs.evaluate(
+        list(read_lines(source)),
+        list(read_lines(reference)),
+        folder=model,
+        hypotheses=None if hypotheses is None else list(read_lines(hypotheses)),
+        languages=None if languages is None else parse_language_pair(languages),
+        options=TranslateOptions(beam=beam),
+        num_bootstrap=bootstrap,
+        split_compounds=split_compounds,
+    )
+    if save is not None:
+        save.write_bytes("".join(line + "\n" for line in outputs).encode("utf-8"))
+    text = json.dumps(report.to_dict(), indent=1, ensure_ascii=False)
+    if json_ is not None and str(json_) == "-":
+        typer.echo(text)
+        return
+    if json_ is not None:
+        json_.write_text(text + "\n", encoding="utf-8")
+    print_report(report, Console())
+
+
+@app.command()
+def average(
+    model: Folder,
+    last: Annotated[int, typer.Option(min=1, help="Number of newest checkpoints to average.")] = 5,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Weights file; default: the folder's.")] = None,
+) -> None:
+    """Average the last checkpoints of a run into its weights."""
+    typer.echo(verbs.average(model, last=last, output=output))
+
+
+@contextmanager
+def _open(path: Path, mode: Literal["rb", "wb"]) -> Iterator[Any]:
+    """A file, or standard input or output for `-`."""
+    if str(path) == "-":
+        yield sys.stdin.buffer if mode == "rb" else sys.stdout.buffer
+        return
+    try:
+        with path.open(mode) as file:
+            yield file
+    except OSError as error:
+        raise CapsNMTError(f"cannot open {path}: {error.strerror}") from None
+
+
+def _log_to_stderr(quiet: bool) -> None:
+    logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, format="%(message)s", stream=sys.stderr)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the command and turns every ending into an exit code."""
+    try:
+        app(args=argv, standalone_mode=True)
+    except CapsNMTError as error:
+        Console(stderr=True).print(f"capsnmt: {error}", highlight=False, markup=False, soft_wrap=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader had enough. Python would complain again when it flushes stdout at exit, so that goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)

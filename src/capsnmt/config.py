@@ -1,0 +1,269 @@
+"""One complete YAML = one run. Unknown keys are errors that name the nearest known one.
+
+The `model` section is kept as plain values here, because each system declares its own config beside its torch code
+(`models/<system>.py`) and this module must stay torch-free; `models.parse_model_config` validates it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from capsnmt.errors import CapsNMTError
+
+FORMAT_VERSION = 1  # of the model folder and of the data store
+
+
+class StrictModel(BaseModel):
+    """A frozen config section in which a typo is an error."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
+
+
+class LanguagesConfig(StrictModel):
+    """Language codes, kept in the config and in the model folder."""
+
+    source: str = Field(min_length=2, description="code of the source language, such as en")
+    target: str = Field(min_length=2, description="code of the target language, such as de")
+
+
+def parse_language_pair(text: str) -> LanguagesConfig:
+    """`en-de` → source en, target de."""
+    source, dash, target = text.partition("-")
+    if not (source and dash and target):
+        raise CapsNMTError(f"{text!r} is not a language pair; write it as in en-de")
+    return LanguagesConfig(source=source, target=target)
+
+
+class ParallelText(StrictModel):
+    """Two aligned text files, or one TSV whose first two columns are source and target. Plain, .gz or .zst."""
+
+    source: str | None = None
+    target: str | None = None
+    tsv: str | None = None
+
+    @model_validator(mode="after")
+    def _either_two_files_or_a_tsv(self) -> ParallelText:
+        if (self.tsv is None) == (self.source is None) or (self.source is None) != (self.target is None):
+            raise ValueError("give either `source` and `target`, or `tsv`")
+        return self
+
+
+class DataConfig(StrictModel):
+    """Where the text is (relative paths start at `root`) and where its prepared form goes (as written)."""
+
+    root: str = "."
+    generate: Literal["demo"] | None = Field(None, description="write this made-up corpus under root first")
+    train: ParallelText
+    valid: ParallelText
+    test: ParallelText | None = None
+    store: str = Field(description="folder of the prepared corpus; systems that share it share their vocabulary")
+    subwords_from: str | None = Field(
+        None, description="folder whose subword models are used instead of new ones: what fine-tuning needs"
+    )
+    max_tokens: int = Field(256, ge=2, description="training pairs with a longer side are left out, and counted")
+
+
+class NormaliseConfig(StrictModel):
+    """What `text/normalise` does; training and translating use the same settings, so they are recorded."""
+
+    unicode: Literal["NFC", "NFKC", "none"] = "NFC"
+    quotes: bool = Field(True, description="map typographic quotes and apostrophes to \" and '")
+    spaces: bool = Field(True, description="fold runs of white space, trim, drop control and zero-width characters")
+
+
+class SubwordsConfig(StrictModel):
+    """SentencePiece settings."""
+
+    type: Literal["bpe", "unigram", "char", "word"] = "bpe"
+    vocabulary: int = Field(8000, ge=32)
+    joint: bool = Field(True, description="one vocabulary for both languages")
+    byte_fallback: bool = Field(True, description="unknown characters become bytes (bpe and unigram only)")
+    split_digits: bool = True
+    character_coverage: float = Field(1.0, gt=0.9, le=1.0)
+    protected_symbols: int = Field(16, ge=0, description="reserved symbols that stand for protected spans")
+    dropout: float = Field(0.0, ge=0.0, lt=1.0, description="BPE-dropout: re-encode the training text each time")
+
+    @model_validator(mode="after")
+    def _only_bpe_has_merges_to_drop(self) -> SubwordsConfig:
+        if self.dropout > 0.0 and self.type != "bpe":
+            raise ValueError(f"dropout: {self.dropout} needs type: bpe, not {self.type}")
+        return self
+
+
+class TextConfig(StrictModel):
+    """The whole way from a string to ids."""
+
+    normalise: NormaliseConfig = NormaliseConfig()
+    subwords: SubwordsConfig = SubwordsConfig()
+
+
+class TrainingConfig(StrictModel):
+    """One training loop serves all systems; these are its settings."""
+
+    seed: int = 1
+    steps: int = Field(ge=1, description="number of updates, counted from the start of the run")
+    batch_tokens: int = Field(4096, ge=16, description="padded tokens per side, batch and device")
+    accumulate: int = Field(1, ge=1, description="batches per update and device")
+    learning_rate: float = Field(gt=0.0, description="its peak, reached at the end of the warm-up")
+    schedule: Literal["inverse_sqrt", "linear", "constant"] = "inverse_sqrt"
+    warmup_steps: int = Field(4000, ge=1)
+    adam_betas: tuple[float, float] = (0.9, 0.98)
+    adam_epsilon: float = 1e-9
+    weight_decay: float = Field(0.0, ge=0.0)
+    clip_norm: float = Field(1.0, gt=0.0)
+    label_smoothing: float = Field(0.1, ge=0.0, lt=1.0)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    bf16_modules: tuple[str, ...] = Field((), description="parts of the model that run in bf16 autocast")
+    validate_every: int = Field(500, ge=1, description="updates between validations")
+    validate_sentences: int = Field(500, ge=0, description="first sentences of valid that get a BLEU; 0 = loss only")
+    checkpoint_every: int | None = Field(500, ge=1, description="updates between checkpoints")
+    checkpoint_minutes: float | None = Field(None, gt=0.0, description="or minutes between them")
+    keep_last: int = Field(5, ge=1)
+    average_last: int = Field(1, ge=1, description="checkpoints averaged into the final weights; 1 = the best one")
+    stop_metric: Literal["loss", "bleu"] = "loss"
+    patience: int | None = Field(None, ge=1, description="validations without a better one before stopping early")
+    start_from: str | None = Field(None, description="model folder to fine-tune from")
+    log_every: int = Field(50, ge=1)
+
+    @model_validator(mode="after")
+    def _checkpoints_are_kept_for_averaging(self) -> TrainingConfig:
+        if self.average_last > self.keep_last:
+            raise ValueError(f"average_last: {self.average_last} needs keep_last >= {self.average_last}")
+        if self.stop_metric == "bleu" and self.validate_sentences == 0:
+            raise ValueError("stop_metric: bleu needs validate_sentences > 0")
+        return self
+
+
+class DecodingConfig(StrictModel):
+    """Search settings; `translate` takes them as defaults."""
+
+    beam: int = Field(8, ge=1)
+    length_penalty: float = Field(0.8, ge=0.0, description="the exponent alpha")
+    length_penalty_type: Literal["wu", "len"] = "wu"
+    max_length_ratio: float = Field(2.0, gt=0.0, description="output tokens <= ratio * source tokens + extra")
+    max_length_extra: int = Field(20, ge=1)
+
+
+class RunConfig(StrictModel):
+    """A recipe."""
+
+    languages: LanguagesConfig
+    data: DataConfig
+    text: TextConfig
+    model: dict[str, Any] = Field(description="`system` and its settings; see models/<system>.py")
+    training: TrainingConfig
+    decoding: DecodingConfig = DecodingConfig()
+    output: str = Field(description="the model folder of this run")
+
+    @model_validator(mode="after")
+    def _model_names_its_system(self) -> RunConfig:
+        if "system" not in self.model:
+            raise ValueError("model: the key `system` is missing")
+        return self
+
+
+class VocabularyRecord(StrictModel):
+    """Written into the model folder, so that models that share a vocabulary can be told from those that do not."""
+
+    source_size: int
+    target_size: int
+    fingerprint: str
+
+
+class FolderConfig(RunConfig):
+    """`config.yaml` of a model folder: the recipe as it ran, the format and the vocabulary."""
+
+    format_version: int
+    vocabulary: VocabularyRecord
+
+
+Section = TypeVar("Section", bound=BaseModel)
+
+
+def parse(section: type[Section], values: Any, where: str) -> Section:
+    """Validates `values`, or raises one error that names key, value and fix for each fault."""
+    if not isinstance(values, dict):
+        raise CapsNMTError(f"{where}: expected a mapping of settings, got {type(values).__name__}")
+    try:
+        return section.model_validate(values)
+    except ValidationError as error:
+        faults = "\n".join(f"  {_explain(section, fault)}" for fault in error.errors())
+        raise CapsNMTError(f"{where}:\n{faults}") from None
+
+
+def load_yaml(path: str | Path) -> Any:
+    """Reads one YAML file with the safe loader."""
+    try:
+        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CapsNMTError(f"cannot read {path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise CapsNMTError(f"{path} is not valid YAML: {error}") from None
+
+
+def load_recipe(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
+    """Reads a recipe; each override is `dotted.key=value` with the value in YAML."""
+    values = load_yaml(path)
+    if isinstance(values, dict):
+        for override in overrides or []:
+            _apply_override(values, override)
+    return parse(RunConfig, values, str(path))
+
+
+def dump_yaml(config: BaseModel, path: str | Path) -> None:
+    """Writes a config so that `load_recipe` or `parse` read it back."""
+    text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    Path(path).write_text(text, encoding="utf-8")
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} → {"a.b": 1}: what error messages and comparisons of settings speak of."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _apply_override(values: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals:
+        raise CapsNMTError(f"--set {override}: expected key=value, for example training.steps=1000")
+    *sections, last = key.strip().split(".")
+    for section in sections:
+        values = values.setdefault(section, {})
+        if not isinstance(values, dict):
+            raise CapsNMTError(f"--set {override}: {section} is not a section")
+    try:
+        values[last] = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise CapsNMTError(f"--set {override}: the value is not valid YAML ({error})") from None
+
+
+def _explain(section: type[BaseModel], fault: Any) -> str:
+    """One line for one of pydantic's faults."""
+    key = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        known = _keys_of(section, fault["loc"][:-1])
+        near = difflib.get_close_matches(str(fault["loc"][-1]), known, n=1)
+        hint = f"did you mean `{near[0]}`?" if near else f"known keys: {', '.join(known)}"
+        return f"{key}: unknown key; {hint}"
+    if fault["type"] == "missing":
+        return f"{key}: required key is missing"
+    shown = "" if isinstance(fault["input"], dict) else f" (got {fault['input']!r})"
+    return f"{key}: {fault['msg'].removeprefix('Value error, ')}{shown}"
+
+
+def _keys_of(section: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
+    for part in location:
+        field = section.model_fields.get(str(part))
+        kinds = [] if field is None else [field.annotation, *getattr(field.annotation, "__args__", ())]
+        nested = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if not nested:
+            return []
+        section = nested[0]
+    return list(section.model_fields)

@@ -1,0 +1,35 @@
+"""How a translation is written: plain text, JSON lines, or Moses' n-best lists."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from capsnmt.decoding.translator import Translation
+
+
+def as_text(number: int, translation: Translation) -> str:
+    """The best translation alone: one line in, one line out."""
+    return translation.text
+
+
+def as_json(number: int, translation: Translation) -> str:
+    """One JSON object a line, with every hypothesis and the line's status."""
+    record = {
+        "line": number + 1,
+        "status": translation.status,
+        "source": translation.source,
+        "translation": translation.text,
+        "score": translation.score,
+        "hypotheses": [{"text": text, "score": score} for text, score in translation.hypotheses],
+    }
+    return json.dumps(record, ensure_ascii=False)
+
+
+def as_nbest(number: int, translation: Translation) -> str:
+    """Moses' and Marian's form, numbers from 0: `id ||| hypothesis ||| score`."""
+    hypotheses = translation.hypotheses or ((translation.text, 0.0),)
+    return "\n".join(f"{number} ||| {text} ||| {score:.6f}" for text, score in hypotheses)
+
+
+FORMATS: dict[str, Callable[[int, Translation], str]] = {"text": as_text, "json": as_json, "nbest": as_nbest}

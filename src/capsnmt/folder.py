@@ -1,0 +1,80 @@
+"""The model folder: one folder on disk that serves every verb.
+
+config.yaml (the recipe as it ran, languages, text pipeline, format, vocabulary fingerprint), subwords.model,
+weights.safetensors, metrics.jsonl, card.md; while training also checkpoints/ and tensorboard/.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from capsnmt.config import (
+    FORMAT_VERSION,
+    FolderConfig,
+    RunConfig,
+    VocabularyRecord,
+    dump_yaml,
+    flatten,
+    load_yaml,
+    parse,
+)
+from capsnmt.errors import CapsNMTError
+from capsnmt.text.pipeline import TextPipeline
+
+CONFIG, WEIGHTS, METRICS, CARD = "config.yaml", "weights.safetensors", "metrics.jsonl", "card.md"
+
+
+def create_folder(config: RunConfig, text: TextPipeline) -> Path:
+    """Makes the model folder of a run, or checks that an existing one belongs to the same recipe."""
+    folder = Path(config.output)
+    record = VocabularyRecord(source_size=text.source_size, target_size=text.target_size, fingerprint=text.fingerprint)
+    wanted = FolderConfig(**config.model_dump(), format_version=FORMAT_VERSION, vocabulary=record)
+    if (folder / CONFIG).exists():
+        _check_same_run(read_folder_config(folder), wanted, folder)
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    text.copy_to(folder)
+    dump_yaml(wanted, folder / CONFIG)
+    return folder
+
+
+def read_folder_config(folder: str | Path) -> FolderConfig:
+    """`config.yaml` of a model folder."""
+    folder = Path(folder)
+    if not (folder / CONFIG).exists():
+        raise CapsNMTError(f"{folder} is not a model folder: it has no {CONFIG}")
+    config = parse(FolderConfig, load_yaml(folder / CONFIG), str(folder / CONFIG))
+    if config.format_version > FORMAT_VERSION:
+        raise CapsNMTError(
+            f"{folder} has format {config.format_version}, this version reads up to {FORMAT_VERSION}: upgrade capsnmt"
+        )
+    return config
+
+
+def load_text(folder: str | Path, config: FolderConfig) -> TextPipeline:
+    """The text pipeline that the model was trained with."""
+    text = TextPipeline.load(Path(folder), config.text)
+    if text.fingerprint != config.vocabulary.fingerprint:
+        raise CapsNMTError(
+            f"{folder}: the subword model is not the one that the weights were trained with "
+            f"(fingerprint {text.fingerprint}, config.yaml says {config.vocabulary.fingerprint})"
+        )
+    return text
+
+
+# What may change between a run and its resumption: how long it goes on and what it prints, not what it computes.
+_FREE_KEYS = {"training.steps", "training.keep_last", "training.log_every", "training.patience"}
+
+
+def _check_same_run(old: FolderConfig, new: FolderConfig, folder: Path) -> None:
+    old_values, new_values = flatten(old.model_dump(mode="json")), flatten(new.model_dump(mode="json"))
+    changed = [
+        f"  {key}: {old_values.get(key)!r} -> {new_values.get(key)!r}"
+        for key in sorted(old_values.keys() | new_values.keys())
+        if old_values.get(key) != new_values.get(key) and key not in _FREE_KEYS
+    ]
+    if changed:
+        raise CapsNMTError(
+            f"{folder} holds a run of another recipe:\n" + "\n".join(changed) + "\n"
+            "set another `output`, or delete the folder, or go back to the old values to resume it"
+        )

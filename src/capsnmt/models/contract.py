@@ -1,0 +1,35 @@
+"""What every system implements, and all that training, search and export know of it.
+
+Shapes: batch-first, right-padded; masks are bool with True = real token. `memory` (made once per sentence) and `state`
+(once per hypothesis) are dicts of batch-first tensors, so reordering a beam is one line for all systems:
+`{name: tensor[rows] for name, tensor in state.items()}`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor, nn
+
+Memory = dict[str, Tensor]
+State = dict[str, Tensor]
+
+
+class TranslationModel(nn.Module, ABC):
+    """A system of the paper's tables."""
+
+    @abstractmethod
+    def encode(self, src: Tensor, src_mask: Tensor) -> Memory:
+        """Source ids (batch, src_len) and their mask → what the decoder reads."""
+
+    @abstractmethod
+    def start(self, memory: Memory) -> State:
+        """The decoder's state before the first token."""
+
+    @abstractmethod
+    def step(self, ids: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
+        """The previous token of each hypothesis (batch,) → logits (batch, vocabulary) and the new state."""
+
+    @abstractmethod
+    def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
+        """Teacher forcing: all target positions at once → logits (batch, tgt_len, vocabulary)."""

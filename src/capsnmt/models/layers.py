@@ -1,0 +1,170 @@
+"""Parts that several systems share: embeddings, the BiLSTM encoder and the LSTM decoder of the paper, positions."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from capsnmt.models.contract import State
+
+Tying = Literal["all", "target", "none"]
+
+
+class ScaledEmbedding(nn.Embedding):
+    """Embeddings times √d, so that a table shared with the softmax has unit variance as an input (Vaswani §3.4)."""
+
+    def __init__(self, vocabulary_size: int, width: int) -> None:
+        super().__init__(vocabulary_size, width)
+        nn.init.normal_(self.weight, std=width**-0.5)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(…) ids → (…, dim)."""
+        return super().forward(ids) * math.sqrt(self.embedding_dim)
+
+
+def build_embeddings(
+    *, source_size: int, target_size: int, width: int, tie: Tying
+) -> tuple[ScaledEmbedding, ScaledEmbedding, nn.Linear]:
+    """Source embedding, target embedding and output layer W_o, sharing weights as `tie` says."""
+    if tie == "all" and source_size != target_size:
+        raise ValueError(
+            f"tie_embeddings: all needs one joint vocabulary, but the sizes are {source_size} and {target_size}; "
+            "set text.subwords.joint: true or tie_embeddings: target"
+        )
+    target = ScaledEmbedding(target_size, width)
+    source = target if tie == "all" else ScaledEmbedding(source_size, width)
+    output = nn.Linear(width, target_size, bias=False)
+    if tie == "none":
+        nn.init.normal_(output.weight, std=width**-0.5)
+    else:
+        output.weight = target.weight
+    return source, target, output
+
+
+def sinusoidal_positions(length: int, width: int, *, device: torch.device, start: int = 0) -> Tensor:
+    """Sine and cosine of different frequencies (Vaswani §3.5) → (length, dim)."""
+    positions = torch.arange(start, start + length, device=device, dtype=torch.float32)[:, None]
+    frequencies = torch.exp(torch.arange(0, width, 2, device=device) * (-math.log(10_000.0) / width))
+    angles = positions * frequencies  # (length, dim/2)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+
+
+class SublayerNorm(nn.Module):
+    """Residual connection around a sub-layer, followed by layer normalisation: LN(x + dropout(sublayer(x)))."""
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, sublayer_output: Tensor) -> Tensor:
+        """Both (batch, len, dim)."""
+        normed: Tensor = self.norm(x + self.dropout(sublayer_output))
+        return normed
+
+
+def unidirectional_lstm(input_width: int, hidden_width: int) -> nn.LSTM:
+    """A batch-first LSTM whose forget gates start open (bias 1), so that gradients reach the first words early on."""
+    lstm = nn.LSTM(input_width, hidden_width, batch_first=True)
+    with torch.no_grad():
+        lstm.get_parameter("bias_ih_l0")[hidden_width : 2 * hidden_width].fill_(1.0)
+    return lstm
+
+
+class _ReverseRows(torch.autograd.Function):
+    """Gathers each row's own reversed order. It is its own inverse: the gradient is the same gather, not a scatter."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, index: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(index)
+        return torch.gather(x, 1, index.expand(-1, -1, x.size(-1)))
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
+        (index,) = ctx.saved_tensors
+        return torch.gather(gradient, 1, index.expand(-1, -1, gradient.size(-1))), None
+
+
+def reverse_rows(x: Tensor, index: Tensor) -> Tensor:
+    """x (batch, src_len, dim) with each row in the order of its `reversal_index`."""
+    reversed_rows: Tensor = _ReverseRows.apply(x, index)  # type: ignore[no-untyped-call]
+    return reversed_rows
+
+
+def reversal_index(src_mask: Tensor) -> Tensor:
+    """For a row of n tokens: n-1 … 0, then the padding in place → (batch, src_len, 1)."""
+    lengths = src_mask.sum(dim=1, keepdim=True)  # (batch, 1)
+    positions = torch.arange(src_mask.size(1), device=src_mask.device)[None]  # (1, src_len)
+    return torch.where(src_mask, lengths - 1 - positions, positions)[..., None]
+
+
+class BiLSTMEncoder(nn.Module):
+    """Eq. 1, stacked: the primary capsules h_1 … h_L.
+
+    Each direction is d/2 wide, so that h_t = [→h_t, ←h_t] is d wide and the residual connection fits.
+    Sequences are not packed: right padding cannot reach the forward direction's real positions, and the backward
+    direction reads each row reversed by its own length. Packed sequences would miss oneDNN's fused LSTM.
+    """
+
+    def __init__(self, *, width: int, num_layers: int, dropout: float) -> None:
+        super().__init__()
+        self.forward_lstms = nn.ModuleList(unidirectional_lstm(width, width // 2) for _ in range(num_layers))
+        self.backward_lstms = nn.ModuleList(unidirectional_lstm(width, width // 2) for _ in range(num_layers))
+        self.residuals = nn.ModuleList(SublayerNorm(width, dropout) for _ in range(num_layers))
+
+    def forward(self, x: Tensor, src_mask: Tensor) -> Tensor:
+        """Embeddings (batch, src_len, dim) → H (batch, src_len, dim)."""
+        index = reversal_index(src_mask)
+        for forward_lstm, backward_lstm, residual in zip(
+            self.forward_lstms, self.backward_lstms, self.residuals, strict=True
+        ):
+            h_forward, _ = forward_lstm(x)  # (batch, src_len, dim/2)
+            h_backward, _ = backward_lstm(reverse_rows(x, index))
+            h = torch.cat([h_forward, reverse_rows(h_backward, index)], dim=-1)  # (batch, src_len, dim)
+            x = residual(x, h)
+        return x
+
+
+class LSTMDecoder(nn.Module):
+    """Eq. 5, stacked: s_t = LSTM(s_{t-1}, u_t). Start state: zeros (the paper does not say; see docs/PAPER.md)."""
+
+    def __init__(self, *, width: int, num_layers: int, dropout: float) -> None:
+        super().__init__()
+        self.width = width
+        self.lstms = nn.ModuleList(unidirectional_lstm(width, width) for _ in range(num_layers))
+        self.residuals = nn.ModuleList(SublayerNorm(width, dropout) for _ in range(num_layers))
+
+    def start(self, like: Tensor) -> State:
+        """Zeros for as many hypotheses as `like` has rows, each (batch, layers, dim)."""
+        zeros = like.new_zeros(like.size(0), len(self.lstms), self.width)
+        return {"hidden": zeros, "cell": zeros}
+
+    def forward(self, u: Tensor, state: State) -> tuple[Tensor, State]:
+        """Inputs u (batch, tgt_len, dim) → top-most s (batch, tgt_len, dim) and the state after the last of them."""
+        hidden, cell = [], []
+        for layer, (lstm, residual) in enumerate(zip(self.lstms, self.residuals, strict=True)):
+            start = tuple(state[name][:, layer].contiguous()[None] for name in ("hidden", "cell"))  # (1, batch, dim)
+            s, (h, c) = lstm(u, start)
+            u = residual(u, s)
+            hidden.append(h[0])
+            cell.append(c[0])
+        return u, {"hidden": torch.stack(hidden, dim=1), "cell": torch.stack(cell, dim=1)}
+
+
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Mean over real positions: (batch, len, dim) → (batch, dim)."""
+    weights = mask[..., None].to(x.dtype)
+    return (x * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
+
+
+def masked_max(x: Tensor, mask: Tensor) -> Tensor:
+    """Maximum over real positions: (batch, len, dim) → (batch, dim)."""
+    return x.masked_fill(~mask[..., None], torch.finfo(x.dtype).min).amax(dim=1)
+
+
+def feed_forward(width: int, inner_width: int, output_width: int) -> nn.Sequential:
+    """Two linear transformations with a ReLU between them, applied to each position separately."""
+    return nn.Sequential(nn.Linear(width, inner_width), nn.ReLU(), nn.Linear(inner_width, output_width))

@@ -1,0 +1,58 @@
+"""Dynamic routing by agreement (the paper's section 3 and Algorithm 1) as pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Routed(NamedTuple):
+    """What routing returns."""
+
+    capsules: Tensor  # C: (batch, M, dim)
+    coefficients: list[Tensor]  # α of each iteration: (batch, src_len, M), zero at padding
+
+
+def squash(v: Tensor) -> Tensor:
+    """Eq. 10: keeps the direction of v, brings its norm into [0, 1); the gradient is finite at 0."""
+    # ‖v‖²/(1+‖v‖²) · v/‖v‖ = v · ‖v‖/(1+‖v‖²); the small constant keeps the root's derivative finite at v = 0.
+    squared_norm = v.square().sum(dim=-1, keepdim=True)
+    return v * ((squared_norm + 1e-12).sqrt() / (1.0 + squared_norm))
+
+
+def route(
+    compose: Callable[[int], Tensor],
+    score: Callable[[Tensor, Tensor], Tensor],
+    *,
+    mask: Tensor,
+    num_parents: int,
+    num_iterations: int,
+    parent_positions: Tensor | None = None,
+) -> Routed:
+    """Algorithm 1: children i (batch, src_len) are routed to M parents j in T iterations.
+
+    compose(t) gives f(h_i, θ_j^t), (batch, src_len, M, dim); score(c, f) gives the agreement that is added to b_ij,
+    (batch, src_len, M). Padding sends nothing. Nothing reads the update of b after the last iteration: it is skipped.
+    """
+    real = mask[..., None].float()  # (batch, src_len, 1)
+    b = real.new_zeros(*mask.shape, num_parents)  # b^0_ij = 0: (batch, src_len, M)
+    coefficients = []
+    for t in range(num_iterations):
+        alpha = torch.softmax(b, dim=-1) * real  # Eq. 11; sums to 1 over the parents
+        f = compose(t)  # Eq. 8: (batch, src_len, M, dim)
+        v = torch.einsum("bim,bimd->bmd", alpha.to(f.dtype), f)  # Eq. 7 and 9
+        if parent_positions is not None:  # position-aware routing: (M, dim)
+            v = v + parent_positions
+        c = squash(v)  # Eq. 10: (batch, M, dim)
+        coefficients.append(alpha)
+        if t + 1 < num_iterations:
+            b = b + score(c, f)  # Eq. 12, or Eq. 14 when scoring is separable
+    return Routed(c, coefficients)
+
+
+def dot_product_score(c: Tensor, f: Tensor) -> Tensor:
+    """Eq. 12's agreement c_j · f(h_i, θ_j): (batch, M, dim), (batch, src_len, M, dim) → (batch, src_len, M)."""
+    return torch.einsum("bmd,bimd->bim", c, f)

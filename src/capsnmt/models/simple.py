@@ -1,0 +1,74 @@
+"""Simple aggregation: CapsNMT's frame with [max, avg, first, last] in the place of the capsule layer.
+
+The paper's own baseline (its section 2, Eq. 2-4): no routing and no parameters in the aggregation.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from capsnmt.config import StrictModel
+from capsnmt.models.contract import Memory, State, TranslationModel
+from capsnmt.models.layers import BiLSTMEncoder, LSTMDecoder, Tying, build_embeddings, masked_max, masked_mean
+
+
+class SimpleAggregationConfig(StrictModel):
+    """The paper's base model by default."""
+
+    system: Literal["simple"] = "simple"
+    width: int = Field(512, ge=2, multiple_of=2)  # d
+    encoder_layers: int = Field(4, ge=1)
+    decoder_layers: int = Field(3, ge=1)
+    dropout: float = Field(0.3, ge=0.0, lt=1.0)
+    tie_embeddings: Tying = "all"
+
+
+def aggregate(h: Tensor, mask: Tensor) -> Tensor:
+    """Eq. 2-4: H (batch, src_len, dim) → C = [h^max, h^avg, h_1, h_L], (batch, 4, dim)."""
+    last = (mask.sum(dim=1) - 1).clamp(min=0)  # (batch,)
+    h_L = h.gather(1, last[:, None, None].expand(-1, 1, h.size(-1)))[:, 0]
+    return torch.stack([masked_max(h, mask), masked_mean(h, mask), h[:, 0], h_L], dim=1)
+
+
+class SimpleAggregation(TranslationModel):
+    """Encoder (Eq. 1), pooling (Eq. 2-4), decoder (Eq. 5) and softmax (Eq. 6)."""
+
+    def __init__(self, config: SimpleAggregationConfig, *, source_size: int, target_size: int) -> None:
+        super().__init__()
+        d = config.width
+        self.source_embedding, self.target_embedding, self.output = build_embeddings(
+            source_size=source_size, target_size=target_size, width=d, tie=config.tie_embeddings
+        )
+        self.encoder = BiLSTMEncoder(width=d, num_layers=config.encoder_layers, dropout=config.dropout)
+        self.W_c = nn.Linear(4 * d, d, bias=False)
+        self.decoder = LSTMDecoder(width=d, num_layers=config.decoder_layers, dropout=config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def encode(self, src: Tensor, src_mask: Tensor) -> Memory:
+        """One vector W_c C a sentence: (batch, dim)."""
+        h = self.encoder(self.dropout(self.source_embedding(src)), src_mask)
+        return {"context": self.W_c(self.dropout(aggregate(h, src_mask)).flatten(1))}
+
+    def start(self, memory: Memory) -> State:
+        """Zeros, of constant size."""
+        return self.decoder.start(memory["context"])
+
+    def _decode(self, tgt_in: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
+        y = self.dropout(self.target_embedding(tgt_in))  # the previous word: (batch, tgt_len, dim)
+        s, state = self.decoder(memory["context"][:, None] + y, state)
+        return self.output(s), state
+
+    def step(self, ids: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
+        """One token of each hypothesis, (batch,)."""
+        logits, state = self._decode(ids[:, None], memory, state)
+        return logits[:, 0], state
+
+    def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
+        """All target positions at once → (batch, tgt_len, vocabulary)."""
+        memory = self.encode(src, src_mask)
+        logits, _ = self._decode(tgt_in, memory, self.start(memory))
+        return logits

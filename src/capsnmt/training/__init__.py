@@ -1,0 +1,1 @@
+"""One training loop for all systems: loss, schedule, loop, checkpoints."""

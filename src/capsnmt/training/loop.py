@@ -1,0 +1,229 @@
+"""The training loop, one for all systems. Read `train` from top to bottom."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from capsnmt.config import RunConfig, TrainingConfig
+from capsnmt.data.batches import Batch, BatchStream
+from capsnmt.data.prepare import load_store, prepare
+from capsnmt.errors import CapsNMTError
+from capsnmt.folder import WEIGHTS, create_folder, read_folder_config
+from capsnmt.models import build_model, parse_model_config
+from capsnmt.models.contract import TranslationModel
+from capsnmt.models.weights import load_weights, read_weights, save_weights
+from capsnmt.runtime.allocator import keep_freed_memory
+from capsnmt.runtime.torch_engine import pick_device
+from capsnmt.text.pipeline import TextPipeline
+from capsnmt.training.average import average_weights
+from capsnmt.training.card import write_card
+from capsnmt.training.checkpoint import (
+    Progress,
+    best_weights,
+    checkpoint_weights,
+    checkpoints_in,
+    load_checkpoint,
+    save_best,
+    save_checkpoint,
+)
+from capsnmt.training.journal import Journal
+from capsnmt.training.precision import use_bf16
+from capsnmt.training.schedule import learning_rate
+from capsnmt.training.validation import Validation, Validator, batch_loss
+
+log = logging.getLogger(__name__)
+
+
+def train(config: RunConfig, *, show: bool = True) -> Path:
+    """Trains the recipe, or goes on where its folder left off. Returns the model folder."""
+    settings = config.training
+    parse_model_config(config.model)  # a typo in the model section must not wait for the corpus
+    keep_freed_memory()
+    device = pick_device(settings.device)
+    store_folder = prepare(config, progress=show)
+    corpus = load_store(store_folder)
+    text = TextPipeline.load(store_folder, config.text)
+    folder = create_folder(config, text)
+    checkpoints = folder / "checkpoints"
+
+    torch.manual_seed(settings.seed)
+    model = build_model(config.model, source_size=text.source_size, target_size=text.target_size).to(device).train()
+    optimiser = build_optimiser(model, settings, device)
+    progress = Progress()
+    if existing := checkpoints_in(checkpoints):
+        progress = load_checkpoint(existing[-1], model, optimiser)
+    elif settings.start_from:
+        start_from_folder(model, text, Path(settings.start_from))
+    use_bf16(model, settings.bf16_modules)
+    validate = Validator(config, corpus.valid, text, device)
+    batches = BatchStream(
+        corpus.train,
+        batch_tokens=settings.batch_tokens,
+        seed=settings.seed,
+        pipeline=text,
+        dropout=config.text.subwords.dropout,
+        position=(progress.epoch, progress.batch),
+    )
+    start_s, last_save_s = time.monotonic() - progress.elapsed_s, time.monotonic()
+
+    with Journal(folder, start_step=progress.step, total_steps=settings.steps, show=show) as journal:
+        journal.say(describe(model, config, len(corpus.train), device, progress))
+        meter = Meter(batches)
+        while progress.step < settings.steps and not out_of_patience(progress, settings):
+            progress.step += 1
+            group = [next(batches) for _ in range(settings.accumulate)]
+            rate = learning_rate(progress.step, settings)
+            nll, norm = update(model, optimiser, group, rate, settings, device)
+            progress.epoch, progress.batch = batches.position
+            progress.target_tokens += sum(batch.target_tokens for batch in group)
+            progress.elapsed_s = time.monotonic() - start_s
+            meter.add(nll, group)
+            journal.advance(progress.step)
+
+            last = progress.step == settings.steps
+            if progress.step % settings.log_every == 0 or last:
+                journal.record("train", progress.step, epoch=progress.epoch, rate=rate, norm=norm, **meter.flush())
+            if progress.step % settings.validate_every == 0 or last:
+                outcome = validate(model)
+                if is_best(outcome, progress, settings):
+                    save_best(checkpoints, progress, model)
+                journal.record(
+                    "valid",
+                    progress.step,
+                    loss=outcome.loss,
+                    perplexity=outcome.perplexity,
+                    bleu=outcome.bleu,
+                    chrf=outcome.chrf,
+                    best=progress.best_step,
+                )
+                meter.restart()
+            if last or checkpoint_is_due(progress.step, last_save_s, settings):
+                save_checkpoint(checkpoints, progress, model, optimiser, keep_last=settings.keep_last)
+                last_save_s = time.monotonic()
+        batches.close()
+        finish(folder, config, progress)
+        journal.say(f"finished: {folder / WEIGHTS} (best validation at step {progress.best_step})")
+    return folder
+
+
+def update(
+    model: TranslationModel,
+    optimiser: torch.optim.Optimizer,
+    group: list[Batch],
+    rate: float,
+    settings: TrainingConfig,
+    device: torch.device,
+) -> tuple[float, float]:
+    """One update over a group of accumulated batches; returns the unsmoothed loss sum and the gradient norm."""
+    tokens = sum(batch.target_tokens for batch in group)  # every token of the group weighs the same
+    nll = 0.0
+    optimiser.zero_grad(set_to_none=True)
+    for batch in group:
+        sums = batch_loss(model, batch, device, settings.label_smoothing)
+        (sums.smoothed / tokens).backward()  # type: ignore[no-untyped-call]
+        nll += sums.nll.item()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
+    for parameters in optimiser.param_groups:
+        parameters["lr"] = rate
+    optimiser.step()
+    return nll, norm.item()
+
+
+def build_optimiser(model: nn.Module, settings: TrainingConfig, device: torch.device) -> torch.optim.Optimizer:
+    """Adam as the paper's; decoupled weight decay when asked for."""
+    return torch.optim.AdamW(
+        model.parameters(),
+        lr=settings.learning_rate,
+        betas=settings.adam_betas,
+        eps=settings.adam_epsilon,
+        weight_decay=settings.weight_decay,
+        fused=True,
+    )
+
+
+def start_from_folder(model: nn.Module, text: TextPipeline, folder: Path) -> None:
+    """Fine-tuning: the weights of another model folder that shares the vocabulary."""
+    other = read_folder_config(folder)
+    if other.vocabulary.fingerprint != text.fingerprint:
+        raise CapsNMTError(
+            f"training.start_from: {folder} has another vocabulary than {text.fingerprint}; "
+            "prepare the new corpus with its subword models (data.subwords_from)"
+        )
+    load_weights(model, read_weights(folder / WEIGHTS), str(folder))
+
+
+def is_best(outcome: Validation, progress: Progress, settings: TrainingConfig) -> bool:
+    """Notes a validation in `progress`; True if it beats all before it."""
+    value = outcome.loss if settings.stop_metric == "loss" or outcome.bleu is None else -outcome.bleu
+    if progress.best_value is None or value < progress.best_value:
+        progress.best_value, progress.best_step, progress.bad_validations = value, progress.step, 0
+        return True
+    progress.bad_validations += 1
+    return False
+
+
+def out_of_patience(progress: Progress, settings: TrainingConfig) -> bool:
+    """Early stopping."""
+    return settings.patience is not None and progress.bad_validations >= settings.patience
+
+
+def checkpoint_is_due(step: int, last_save_s: float, settings: TrainingConfig) -> bool:
+    """By steps, by minutes, or both."""
+    by_step = settings.checkpoint_every is not None and step % settings.checkpoint_every == 0
+    minutes = settings.checkpoint_minutes
+    return by_step or (minutes is not None and time.monotonic() - last_save_s >= 60.0 * minutes)
+
+
+def finish(folder: Path, config: RunConfig, progress: Progress) -> None:
+    """Writes the final weights: the average of the last checkpoints, or the best validation's."""
+    checkpoints = folder / "checkpoints"
+    best = best_weights(checkpoints)
+    if config.training.average_last > 1 or best is None:
+        chosen = [checkpoint_weights(path) for path in checkpoints_in(checkpoints)[-config.training.average_last :]]
+    else:
+        chosen = [best]
+    save_weights(average_weights(chosen), folder / WEIGHTS)
+    write_card(folder, config, progress, [path.parent.name for path in chosen])
+
+
+def describe(model: nn.Module, config: RunConfig, num_pairs: int, device: torch.device, progress: Progress) -> str:
+    """The first line of a run."""
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    resumed = f", resumed at step {progress.step}" if progress.step else ""
+    threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
+    system, pair = config.model["system"], f"{config.languages.source}-{config.languages.target}"
+    return f"{system} {pair}: {parameters:,} parameters, {num_pairs:,} pairs, {device}{threads}{resumed}"
+
+
+class Meter:
+    """Sums since the last report; validation time does not count."""
+
+    def __init__(self, batches: BatchStream) -> None:
+        self._batches = batches
+        self.restart()
+
+    def restart(self) -> None:
+        """Starts anew."""
+        self._nll, self._tokens = 0.0, 0
+        self._start_s, self._start_wait_s = time.monotonic(), self._batches.wait_s
+
+    def add(self, nll: float, group: list[Batch]) -> None:
+        """Counts one update."""
+        self._nll += nll
+        self._tokens += sum(batch.target_tokens for batch in group)
+
+    def flush(self) -> dict[str, float]:
+        """Loss per token, target tokens per second and the share of time spent waiting for the data loader."""
+        elapsed_s = max(1e-9, time.monotonic() - self._start_s)
+        report = {
+            "loss": self._nll / max(1, self._tokens),
+            "tokens_per_s": self._tokens / elapsed_s,
+            "loader_wait_share": (self._batches.wait_s - self._start_wait_s) / elapsed_s,
+        }
+        self.restart()
+        return report

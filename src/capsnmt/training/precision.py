@@ -1,0 +1,43 @@
+"""bf16 where it helps: chosen parts of a model run under autocast, the rest stays in fp32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from capsnmt.errors import CapsNMTError
+
+
+def use_bf16(model: nn.Module, names: Sequence[str]) -> None:
+    """Makes the named sub-modules compute in bf16 autocast; what they return is fp32 again."""
+    for name in names:
+        try:
+            module = model.get_submodule(name)
+        except AttributeError:
+            known = ", ".join(child for child, _ in model.named_children())
+            raise CapsNMTError(f"training.bf16_modules: the model has no part {name!r}; parts: {known}") from None
+        module.forward = _autocast(module.forward)
+
+
+def _autocast(forward: Any) -> Any:
+    def in_bf16(*args: Any) -> Any:
+        device = next(arg for arg in args if isinstance(arg, Tensor)).device.type
+        with torch.autocast(device, dtype=torch.bfloat16):
+            return _to_fp32(forward(*args))
+
+    return in_bf16
+
+
+def _to_fp32(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.float() if value.dtype is torch.bfloat16 else value
+    if isinstance(value, dict):
+        return {key: _to_fp32(item) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):  # a NamedTuple
+        return type(value)(*(_to_fp32(item) for item in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(_to_fp32(item) for item in value)
+    return value

@@ -1,0 +1,162 @@
+"""The verbs as Python functions. The command line is a thin layer over these.
+
+Rooms that need torch are imported inside the verbs that need them, so that the others start at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from capsnmt.config import DecodingConfig, LanguagesConfig, RunConfig, load_recipe
+from capsnmt.decoding.formats import FORMATS
+from capsnmt.decoding.streams import batches_from_stream
+from capsnmt.decoding.translator import LineTranslator, TranslateOptions, Translation
+from capsnmt.errors import CapsNMTError
+from capsnmt.folder import WEIGHTS, load_text, read_folder_config
+
+if TYPE_CHECKING:
+    from capsnmt.evaluation.report import EvaluationReport
+
+
+class Translator(LineTranslator):
+    """Loads a model folder and translates strings: lines in = lines out."""
+
+    def __init__(self, folder: str | Path, *, device: str = "auto", decoding: DecodingConfig | None = None) -> None:
+        from capsnmt.runtime.allocator import keep_freed_memory
+
+        _need_torch()
+        from capsnmt.runtime.torch_engine import TorchEngine
+
+        keep_freed_memory()
+        config = read_folder_config(folder)
+        self.languages = config.languages
+        super().__init__(
+            engine=TorchEngine.load(folder, device=device),
+            text=load_text(folder, config),
+            decoding=decoding or config.decoding,
+        )
+
+
+def recipe(
+    path: str | Path, *, overrides: Sequence[str] = (), data: str | None = None, output: str | None = None
+) -> RunConfig:
+    """Reads a recipe and changes what differs from machine to machine."""
+    extra = [f"data.root={data}"] if data else []
+    extra += [f"output={output}"] if output else []
+    return load_recipe(path, [*overrides, *extra])
+
+
+def prepare(config: RunConfig, *, show: bool = True) -> Path:
+    """Trains the subwords and writes the token store of a recipe. Returns the store's folder."""
+    _need("pyarrow", "preparing a corpus")
+    from capsnmt.data.prepare import prepare as prepare_store
+
+    return prepare_store(config, progress=show)
+
+
+def train(config: RunConfig, *, show: bool = True) -> Path:
+    """Trains a recipe, or resumes it; prepares its corpus first if need be. Returns the model folder."""
+    _need_torch()
+    from capsnmt.training.loop import train as train_loop
+
+    return train_loop(config, show=show)
+
+
+def translate(
+    folder: str | Path, lines: Iterable[str], *, options: TranslateOptions | None = None, device: str = "auto"
+) -> Iterator[Translation]:
+    """Translates lines with a model folder, in order, lazily."""
+    return Translator(folder, device=device).translate_lines(lines, options=options or TranslateOptions())
+
+
+def translate_stream(
+    folder: str | Path,
+    read: BinaryIO,
+    write: BinaryIO,
+    *,
+    options: TranslateOptions | None = None,
+    prefix: str = "",
+    format_: str = "text",
+    batch_lines: int = 64,
+    device: str = "auto",
+) -> int:
+    """Translates a binary stream line by line; what has arrived is answered and flushed at once. Returns the count."""
+    if format_ not in FORMATS:
+        raise CapsNMTError(f"--format {format_}: unknown; known formats: {', '.join(FORMATS)}")
+    options = options or TranslateOptions()
+    if options.num_best > 1 and format_ == "text":
+        raise CapsNMTError("more than one translation per line needs --format json or nbest")
+    translator = Translator(folder, device=device)
+    number = 0
+    for lines in batches_from_stream(read, batch_lines):
+        prefixes = [prefix] * len(lines) if prefix else None
+        for translation in translator.translate_batch(lines, options, prefixes=prefixes, first_line=number):
+            write.write(FORMATS[format_](number, translation).encode("utf-8", errors="replace") + b"\n")
+            number += 1
+        write.flush()
+    return number
+
+
+def evaluate(
+    sources: Sequence[str],
+    references: Sequence[str],
+    *,
+    folder: str | Path | None = None,
+    hypotheses: Sequence[str] | None = None,
+    languages: LanguagesConfig | None = None,
+    options: TranslateOptions | None = None,
+    num_bootstrap: int = 1000,
+    split_compounds: bool = False,
+) -> tuple[EvaluationReport, list[str]]:
+    """Scores a model folder on a test set, or `hypotheses` that any system wrote. Returns report and outputs."""
+    _need("sacrebleu", "evaluating")
+    from capsnmt.evaluation.metrics import require_equal_counts
+    from capsnmt.evaluation.report import evaluate_outputs
+
+    require_equal_counts({"sources": sources, "references": references})  # before the model works for nothing
+    if folder is not None:
+        languages = read_folder_config(folder).languages
+    if hypotheses is None:
+        if folder is None:
+            raise CapsNMTError("evaluate needs a model folder, or --hypotheses with --languages such as en-de")
+        hypotheses = [done.text for done in translate(folder, sources, options=options)]
+    if languages is None:
+        raise CapsNMTError("--hypotheses without a model folder needs --languages, such as en-de")
+    report = evaluate_outputs(
+        sources,
+        hypotheses,
+        references,
+        languages=languages,
+        num_bootstrap=num_bootstrap,
+        split_compounds=split_compounds,
+    )
+    return report, list(hypotheses)
+
+
+def average(folder: str | Path, *, last: int, output: str | Path | None = None) -> Path:
+    """Averages the last checkpoints of a run into a weights file (by default the folder's own)."""
+    _need_torch()
+    from capsnmt.models.weights import save_weights
+    from capsnmt.training.average import average_weights
+    from capsnmt.training.checkpoint import checkpoint_weights, checkpoints_in
+
+    read_folder_config(folder)
+    found = checkpoints_in(Path(folder) / "checkpoints")
+    if len(found) < last:
+        raise CapsNMTError(f"{folder} has {len(found)} checkpoints, {last} were asked for")
+    path = Path(output) if output else Path(folder) / WEIGHTS
+    save_weights(average_weights([checkpoint_weights(checkpoint) for checkpoint in found[-last:]]), path)
+    return path
+
+
+def _need_torch() -> None:
+    _need("torch", "this verb")
+
+
+def _need(module: str, purpose: str) -> None:
+    from importlib.util import find_spec
+
+    if find_spec(module) is None:
+        raise CapsNMTError(f"{purpose} needs {module}: pip install 'capsnmt[train]'")

@@ -1,0 +1,103 @@
+"""One thread for every test, and tiny models of every registered system for those that ask for them.
+
+A test with a `system` argument runs once for every entry of MODELS; one with a `variant` argument once for every tiny
+config of every system. A new system is tested by being registered in MODELS and given a tiny config here.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: the cores are shared
+
+import pytest
+
+VOCABULARY = 40
+
+# One config per interesting shape of a system; the first is the one that tests with a `system` argument take.
+TINY = {
+    "capsnmt": {
+        "paper": {"width": 16, "encoder_layers": 2, "decoder_layers": 2, "num_capsules": [3], "dropout": 0.1},
+        "plain": {
+            "width": 16,
+            "encoder_layers": 1,
+            "decoder_layers": 1,
+            "num_capsules": [2],
+            "share_iteration_weights": True,
+            "position_aware": False,
+            "separable_scoring": False,
+            "scaled_scores": False,
+            "capsule_norm": False,
+            "tie_embeddings": "target",
+        },
+        "stacked": {"width": 16, "encoder_layers": 1, "decoder_layers": 1, "num_capsules": [5, 3], "num_iterations": 2},
+    },
+    "simple": {
+        "paper": {"width": 16, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.1},
+        "untied": {"width": 16, "encoder_layers": 1, "decoder_layers": 1, "tie_embeddings": "none"},
+    },
+    "transformer": {
+        "post": {"width": 16, "inner_width": 32, "num_heads": 2, "encoder_layers": 2, "decoder_layers": 2},
+        "pre": {
+            "width": 16,
+            "inner_width": 24,
+            "num_heads": 4,
+            "encoder_layers": 1,
+            "decoder_layers": 2,
+            "norm": "pre",
+            "tie_embeddings": "target",
+        },
+    },
+}
+
+
+def tiny_variants(system: str) -> dict[str, dict]:
+    assert system in TINY, f"the system {system!r} of MODELS has no tiny config: add one to TINY in {__file__}"
+    return {name: {"system": system, **values} for name, values in TINY[system].items()}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    wanted = {"system", "variant"} & set(metafunc.fixturenames)
+    if not wanted:
+        return
+    from capsnmt.models import MODELS
+
+    if "system" in wanted:
+        metafunc.parametrize("system", list(MODELS))
+    if "variant" in wanted:
+        # A system without tiny configs still gets a test, which then fails and says what is missing.
+        pairs = [(system, name) for system in MODELS for name in TINY.get(system, {"missing": {}})]
+        metafunc.parametrize("variant", pairs, ids=["-".join(pair) for pair in pairs])
+
+
+@pytest.fixture
+def tiny_config():
+    """tiny_config(system) → the values of a `model` section."""
+
+    def config(system: str, name: str | None = None, **changes: object) -> dict:
+        variants = tiny_variants(system)
+        return {**(variants[name] if name else next(iter(variants.values()))), **changes}
+
+    return config
+
+
+@pytest.fixture
+def tiny_model(tiny_config):
+    """tiny_model(system) → a model in evaluation mode."""
+
+    def build(system: str, name: str | None = None, **changes: object):
+        import torch
+
+        from capsnmt.models import build_model
+
+        torch.manual_seed(5)
+        values = tiny_config(system, name, **changes)
+        return build_model(values, source_size=VOCABULARY, target_size=VOCABULARY).eval()
+
+    return build
+
+
+@pytest.fixture
+def model(variant, tiny_model):
+    """The tiny model of a `variant`, in evaluation mode."""
+    return tiny_model(*variant)

@@ -1,0 +1,41 @@
+"""What the contract tests share: a ragged batch, and what each system promises about its sizes.
+
+The tiny configs themselves are TINY in tests/conftest.py, because other tests build the same models.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+VOCABULARY = 40
+LENGTHS = ((7, 4), (1, 6), (5, 2), (7, 1))  # (source, target) of each row
+
+# "constant": the same for any number of tokens; "grows": with every token.
+MEMORY = {"capsnmt": "constant", "simple": "constant", "transformer": "grows"}
+STATE = {"capsnmt": "constant", "simple": "constant", "transformer": "grows"}
+
+
+@pytest.fixture
+def promised():
+    """promised("memory", system) → what the size of its memory does."""
+
+    def look_up(what: str, system: str) -> str:
+        table = {"memory": MEMORY, "state": STATE}[what]
+        assert system in table, f"say in {__file__} whether the {what} of {system!r} is constant or grows"
+        return table[system]
+
+    return look_up
+
+
+@pytest.fixture
+def batch():
+    """src, src_mask, tgt_in and tgt_mask of rows with different lengths."""
+    torch.manual_seed(8)
+    masks = []
+    for side in (0, 1):
+        lengths = torch.tensor([pair[side] for pair in LENGTHS])
+        masks.append(torch.arange(int(lengths.max()))[None] < lengths[:, None])
+    src, tgt_in = (torch.randint(4, VOCABULARY, mask.shape).masked_fill(~mask, 0) for mask in masks)
+    tgt_in[:, 0] = 2
+    return src, masks[0], tgt_in, masks[1]

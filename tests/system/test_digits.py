@@ -1,0 +1,100 @@
+"""Real learning: every system must learn to copy and to reverse digits, from a random seed.
+
+The seed is random on purpose, so that thresholds cannot be tuned to one curve; it is printed when a test fails.
+Empty lines stand in the training data and in the test set.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from capsnmt import verbs
+from capsnmt.config import RunConfig, parse
+from capsnmt.evaluation.metrics import bleu
+from capsnmt.models import MODELS
+
+TINY = {
+    "capsnmt": {"width": 128, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0},
+    "simple": {"width": 128, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0},
+    "transformer": {
+        "width": 64,
+        "inner_width": 128,
+        "num_heads": 4,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "norm": "pre",
+        "dropout": 0.0,
+    },
+}
+WITHOUT_ATTENTION = {"capsnmt", "simple"}
+TASKS = {"copy": lambda digits: digits, "reverse": lambda digits: digits[::-1]}
+
+
+def write_corpus(folder: Path, task: str, rng: random.Random) -> None:
+    for part, lines, empty_lines in (("train", 10_000, 100), ("valid", 200, 0), ("test", 200, 10)):
+        sequences = [[str(rng.randrange(10)) for _ in range(rng.randint(1, 9))] for _ in range(lines)]
+        sequences += [[] for _ in range(empty_lines)]
+        rng.shuffle(sequences)
+        for language, change in (("xx", list), ("yy", TASKS[task])):
+            text = "".join(" ".join(change(digits)) + "\n" for digits in sequences)
+            (folder / f"{part}.{language}").write_text(text, encoding="utf-8")
+
+
+def recipe(folder: Path, system: str, seed: int) -> RunConfig:
+    values = {
+        "languages": {"source": "xx", "target": "yy"},
+        "data": {
+            "root": str(folder),
+            "train": {"source": "train.xx", "target": "train.yy"},
+            "valid": {"source": "valid.xx", "target": "valid.yy"},
+            "store": str(folder / "store"),
+        },
+        "text": {"subwords": {"type": "word", "vocabulary": 40}},
+        "model": {"system": system, **TINY[system]},
+        "training": {
+            "seed": seed,
+            "steps": 3000,
+            "batch_tokens": 1024,
+            "learning_rate": 3e-3,
+            "schedule": "linear",
+            "warmup_steps": 150,
+            "label_smoothing": 0.0,
+            "validate_every": 500,
+            "validate_sentences": 0,
+            "checkpoint_every": 3000,
+        },
+        "decoding": {"beam": 4},
+        "output": str(folder / "model"),
+    }
+    return parse(RunConfig, values, "recipe")
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("system", MODELS)
+def test_system_learns_digits(system: str, task: str, tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(1_000_000)
+    write_corpus(tmp_path, task, random.Random(seed))
+    model = verbs.train(recipe(tmp_path, system, seed), show=False)
+
+    records = [json.loads(line) for line in (model / "metrics.jsonl").read_text().split("\n") if line]
+    perplexity = [record["perplexity"] for record in records if record["kind"] == "valid"][-1]
+    sources = (tmp_path / "test.xx").read_text().split("\n")[:-1]
+    references = (tmp_path / "test.yy").read_text().split("\n")[:-1]
+    outputs = [translation.text for translation in verbs.translate(model, sources)]
+    score = bleu(outputs, references, num_bootstrap=0).value
+    curve = [round(record["perplexity"], 3) for record in records if record["kind"] == "valid"]
+    print(curve)
+    print(f"{system} {task} seed {seed}: perplexity {perplexity:.4f}, BLEU {score:.2f}")
+
+    assert [output == "" for output in outputs] == [source == "" for source in sources]
+    if system in WITHOUT_ATTENTION:
+        assert perplexity <= 1.15, seed
+        assert score >= 85, seed
+    else:
+        assert perplexity <= 1.05, seed
+        assert score >= 95, seed

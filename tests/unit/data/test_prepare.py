@@ -1,0 +1,175 @@
+import json
+import logging
+import multiprocessing
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsnmt.config import RunConfig
+from capsnmt.data.prepare import load_store, prepare
+from capsnmt.errors import CapsNMTError
+from capsnmt.text.pipeline import TextPipeline
+from capsnmt.text.subwords import EOS
+
+TRAIN = [(f"the cat number {i} sleeps", f"die Katze Nummer {i} schläft") for i in range(60)]
+VALID = [("the „cat“ sleeps", "die Katze schläft"), ("", "leer"), ("cat " * 60, "Katze " * 60)]
+
+
+def write_text(folder: Path, name: str, pairs: list[tuple[str, str]]) -> None:
+    folder.mkdir(exist_ok=True)
+    for side, suffix in enumerate(("en", "de")):
+        (folder / f"{name}.{suffix}").write_text("".join(pair[side] + "\n" for pair in pairs), encoding="utf-8")
+
+
+def recipe(folder: Path, *, subwords: dict[str, Any] | None = None, **data: Any) -> RunConfig:
+    return RunConfig.model_validate(
+        {
+            "languages": {"source": "en", "target": "de"},
+            "data": {
+                "root": str(folder / "text"),
+                "train": {"source": "train.en", "target": "train.de"},
+                "valid": {"source": "valid.en", "target": "valid.de"},
+                "store": str(folder / "store"),
+                "max_tokens": 40,
+                **data,
+            },
+            "text": {"subwords": {"vocabulary": 340, **(subwords or {})}},
+            "model": {"system": "any"},
+            "training": {"steps": 1, "learning_rate": 0.1},
+            "output": str(folder / "model"),
+        }
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    unusable = [("", "leer"), ("blank", " \u00a0 "), ("long " * 50, "kurz"), ("short", "lang " * 50)]
+    write_text(tmp_path / "text", "train", [*TRAIN, *unusable])
+    write_text(tmp_path / "text", "valid", VALID)
+    return tmp_path
+
+
+@pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
+def test_end_to_end(folder: Path, kind: str, joint: bool) -> None:
+    config = recipe(folder, subwords={"type": kind, "joint": joint}, max_tokens=45)
+    corpus = load_store(prepare(config))
+    pipeline = TextPipeline.load(corpus.folder, config.text)
+    assert corpus.info["train"] == {"read": 64, "kept": 60, "empty": 2, "too_long": 2}
+    assert (len(corpus.train), len(corpus.valid)) == (60, 3)
+    for row, (source, target) in enumerate(TRAIN):
+        assert corpus.train.source_text(row) == source
+        assert corpus.train.source_ids(row).tolist() == pipeline.source_ids(source)
+        assert corpus.train.target_ids(row).tolist() == pipeline.target_ids(target)
+    assert corpus.valid.source_text(0) == 'the "cat" sleeps'
+    assert corpus.valid.source_ids(1).tolist() == [EOS]
+    assert len(corpus.valid.source_ids(2)) > 45
+    assert corpus.info["vocabulary"] == {
+        "source_size": pipeline.source_size,
+        "target_size": pipeline.target_size,
+        "fingerprint": pipeline.fingerprint,
+    }
+    models = {"subwords.model"} if joint else {"subwords.source.model", "subwords.target.model"}
+    assert {file.name for file in corpus.folder.iterdir()} == {"train.arrow", "valid.arrow", "store.json", *models}
+    assert {path.name for path in folder.iterdir()} == {"text", "store"}  # no temporary folder is left
+
+
+def test_vocabulary_comes_from_train_alone(folder: Path) -> None:
+    config = recipe(folder, subwords={"type": "char"})
+    write_text(folder / "text", "valid", [("Ω", "ß")])
+    corpus = load_store(prepare(config))
+    assert 1 in corpus.valid.source_ids(0).tolist()  # unknown
+
+
+def test_the_same_settings_use_the_store_again(folder: Path) -> None:
+    prepare(recipe(folder))
+    before = (folder / "store" / "store.json").stat().st_mtime_ns
+    moved = folder / "moved"
+    shutil.move(folder / "text", moved)
+    elsewhere = recipe(folder, root=str(moved), test={"tsv": "test.tsv"}, subwords={"dropout": 0.1})
+    assert prepare(elsewhere) == folder / "store"
+    shutil.rmtree(moved)  # the text is not needed any more
+    assert prepare(elsewhere) == folder / "store"
+    assert (folder / "store" / "store.json").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("subwords", "data", "key"),
+    [
+        ({"vocabulary": 350}, {}, r"text\.subwords\.vocabulary: the store has 340, the recipe 350"),
+        ({"joint": False}, {}, r"text\.subwords\.joint"),
+        ({}, {"max_tokens": 41}, r"data\.max_tokens: the store has 40, the recipe 41"),
+        ({}, {"train": {"source": "valid.en", "target": "valid.de"}}, r"data\.train\.source"),
+    ],
+)
+def test_changed_settings_are_named_with_the_fix(
+    folder: Path, subwords: dict[str, Any], data: dict[str, Any], key: str
+) -> None:
+    prepare(recipe(folder))
+    with pytest.raises(CapsNMTError, match=key) as error:
+        prepare(recipe(folder, subwords=subwords, **data))
+    assert "`data.store`" in str(error.value)
+    assert str(error.value).count("the store has") == (2 if "train" in data else 1)
+
+
+def test_an_edited_text_is_noticed(folder: Path) -> None:
+    prepare(recipe(folder))
+    write_text(folder / "text", "train", TRAIN[:-1])
+    with pytest.raises(CapsNMTError, match=r"train\.en: had \d+ bytes, now has \d+"):
+        prepare(recipe(folder))
+
+
+def test_folders_that_are_no_store(folder: Path) -> None:
+    store = folder / "store"
+    with pytest.raises(CapsNMTError, match="no complete store"):
+        load_store(store)
+    store.mkdir()
+    (store / "precious.txt").write_text("not ours")
+    with pytest.raises(CapsNMTError, match="no complete store"):
+        prepare(recipe(folder))
+    assert (store / "precious.txt").exists()
+    (store / "precious.txt").unlink()
+    prepare(recipe(folder))  # an empty folder may be used
+    info = json.loads((store / "store.json").read_text())
+    (store / "store.json").write_text(json.dumps(info | {"format_version": 99}))
+    with pytest.raises(CapsNMTError, match="format 99"):
+        load_store(store)
+
+
+def test_a_failure_leaves_nothing_behind(folder: Path) -> None:
+    (folder / "text" / "valid.de").write_bytes(b"one line\n")
+    with pytest.raises(CapsNMTError, match=r"valid\.en has 3 lines"):
+        prepare(recipe(folder))
+    assert {path.name for path in folder.iterdir()} == {"text"}
+    write_text(folder / "text", "valid", VALID)
+    with pytest.raises(CapsNMTError, match="no training pair is left of 64"):
+        prepare(recipe(folder, max_tokens=2))
+
+
+def _prepare_in_process(config: RunConfig, ready: Any, results: Any) -> None:
+    ready.wait()
+    results.put(str(prepare(config, progress=False)))
+
+
+def test_two_processes_share_one_store(folder: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    ready, results = context.Barrier(2), context.Queue()
+    config = recipe(folder)
+    workers = [context.Process(target=_prepare_in_process, args=(config, ready, results)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    assert {results.get(timeout=60) for _ in workers} == {str(folder / "store")}
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    assert len(load_store(folder / "store").train) == 60
+    assert {path.name for path in folder.iterdir()} == {"text", "store"}
+
+
+def test_demo_is_generated_when_missing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        corpus = load_store(prepare(recipe(tmp_path, generate="demo", subwords={"vocabulary": 500}, max_tokens=256)))
+    assert (len(corpus.train), len(corpus.valid)) == (20_000, 500)
+    assert "'kept': 20000" in caplog.text
