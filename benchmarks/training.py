@@ -2,7 +2,7 @@
 
     python benchmarks/training.py [--widths 256 512] [--vocabulary 8000] [--json FILE]
 
-Everything in one quiet run, medians and spread: on a shared machine only ratios within one run mean anything. The peak is
+Everything in one quiet run, medians and spread: on a shared machine only ratios in one run mean anything. The peak is
 measured in the same run, beside each system, as the best of several square products of float32 matrices with torch.
 A system's floating-point operations are counted by torch's own counter, LSTMs by hand (it does not see oneDNN's).
 The data loader runs as in training, on synthetic text of WMT-like lengths; its waiting share is printed beside.

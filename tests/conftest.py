@@ -31,6 +31,7 @@ TINY = {
             "tie_embeddings": "target",
         },
         "stacked": {"width": 16, "encoder_layers": 1, "decoder_layers": 1, "num_capsules": [5, 3], "num_iterations": 2},
+        "uniform": {"width": 16, "encoder_layers": 1, "decoder_layers": 1, "num_capsules": [3], "num_iterations": 1},
     },
     "simple": {
         "paper": {"width": 16, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.1},

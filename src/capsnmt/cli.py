@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from capsnmt import __version__, verbs
-from capsnmt.config import parse_language_pair
+from capsnmt.config import LengthPenaltyType, parse_language_pair
 from capsnmt.data.corpus import read_lines
 from capsnmt.decoding.translator import SamplingOptions, TranslateOptions
 from capsnmt.errors import CapsNMTError
@@ -76,6 +76,12 @@ def translate(
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write; - is standard output.")] = Path("-"),
     beam: Annotated[int | None, typer.Option(min=1, help="Beam size; default: the model's.")] = None,
     length_penalty: Annotated[float | None, typer.Option(min=0.0, help="Exponent alpha.")] = None,
+    length_penalty_type: Annotated[
+        LengthPenaltyType | None, typer.Option(help="wu: ((5+n)/6)^alpha; len: n^alpha; default: the model's.")
+    ] = None,
+    max_length_ratio: Annotated[
+        float | None, typer.Option(min=0.1, help="Longest output in tokens, relative to the source.")
+    ] = None,
     num_best: Annotated[int, typer.Option("--n-best", min=1, help="Translations per line (needs --format).")] = 1,
     sample: Annotated[bool, typer.Option("--sample", help="Sample instead of searching.")] = False,
     temperature: Annotated[float, typer.Option(min=0.0, help="Of sampling.")] = 1.0,
@@ -89,7 +95,14 @@ def translate(
 ) -> None:
     """Translate line by line: one line in, one line out, flushed."""
     sampling = SamplingOptions(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed) if sample else None
-    options = TranslateOptions(num_best=num_best, beam=beam, length_penalty=length_penalty, sampling=sampling)
+    options = TranslateOptions(
+        num_best=num_best,
+        beam=beam,
+        length_penalty=length_penalty,
+        length_penalty_type=length_penalty_type,
+        max_length_ratio=max_length_ratio,
+        sampling=sampling,
+    )
     with _open(input_, "rb") as read, _open(output, "wb") as write:
         verbs.translate_stream(
             model,
@@ -119,8 +132,6 @@ def evaluate(
     json_: Annotated[Path | None, typer.Option("--json", help="Write the report to this file; - is stdout.")] = None,
 ) -> None:
     """Translate a test set and score it: BLEU, chrF, the paper's metric, and BLEU by source length."""
-    from capsnmt.evaluation.report import print_report  # brings sacreBLEU, which translating does not need
-
     report, outputs = verbs.evaluate(
         list(read_lines(source)),
         list(read_lines(reference)),
@@ -132,13 +143,17 @@ def evaluate(
         split_compounds=split_compounds,
     )
     if save is not None:
-        save.write_bytes("".join(line + "\n" for line in outputs).encode("utf-8"))
+        with _open(save, "wb") as file:
+            file.write("".join(line + "\n" for line in outputs).encode("utf-8"))
     text = json.dumps(report.to_dict(), indent=1, ensure_ascii=False)
     if json_ is not None and str(json_) == "-":
         typer.echo(text)
         return
     if json_ is not None:
-        json_.write_text(text + "\n", encoding="utf-8")
+        with _open(json_, "wb") as file:
+            file.write(text.encode("utf-8") + b"\n")
+    from capsnmt.evaluation.report import print_report  # brings sacreBLEU, which translating does not need
+
     print_report(report, Console())
 
 
@@ -159,10 +174,11 @@ def _open(path: Path, mode: Literal["rb", "wb"]) -> Iterator[Any]:
         yield sys.stdin.buffer if mode == "rb" else sys.stdout.buffer
         return
     try:
-        with path.open(mode) as file:
-            yield file
+        file = path.open(mode)
     except OSError as error:
         raise CapsNMTError(f"cannot open {path}: {error.strerror}") from None
+    with file:  # outside of the try: a broken pipe while translating is no fault of this file
+        yield file
 
 
 def _log_to_stderr(quiet: bool) -> None:
@@ -178,7 +194,9 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
+    except SystemExit as end:
+        if not isinstance(end.__context__, BrokenPipeError):  # which typer has turned into an exit with 1
+            raise
         # The reader had enough. Python would complain again when it flushes stdout at exit, so that goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)

@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from capsnmt.errors import CapsNMTError
 
+LengthPenaltyType = Literal["wu", "len"]
+
 FORMAT_VERSION = 1  # of the model folder and of the data store
 
 
@@ -33,10 +35,11 @@ class LanguagesConfig(StrictModel):
 
 def parse_language_pair(text: str) -> LanguagesConfig:
     """`en-de` → source en, target de."""
-    source, dash, target = text.partition("-")
-    if not (source and dash and target):
-        raise CapsNMTError(f"{text!r} is not a language pair; write it as in en-de")
-    return LanguagesConfig(source=source, target=target)
+    source, _, target = text.partition("-")
+    try:
+        return LanguagesConfig(source=source, target=target)
+    except ValidationError:
+        raise CapsNMTError(f"{text!r} is not a language pair; write it as in en-de") from None
 
 
 class ParallelText(StrictModel):
@@ -144,7 +147,7 @@ class DecodingConfig(StrictModel):
 
     beam: int = Field(8, ge=1)
     length_penalty: float = Field(0.8, ge=0.0, description="the exponent alpha")
-    length_penalty_type: Literal["wu", "len"] = "wu"
+    length_penalty_type: LengthPenaltyType = "wu"
     max_length_ratio: float = Field(2.0, gt=0.0, description="output tokens <= ratio * source tokens + extra")
     max_length_extra: int = Field(20, ge=1)
 

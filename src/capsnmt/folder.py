@@ -31,10 +31,11 @@ def create_folder(config: RunConfig, text: TextPipeline) -> Path:
     wanted = FolderConfig(**config.model_dump(), format_version=FORMAT_VERSION, vocabulary=record)
     if (folder / CONFIG).exists():
         _check_same_run(read_folder_config(folder), wanted, folder)
-        return folder
     folder.mkdir(parents=True, exist_ok=True)
     text.copy_to(folder)
-    dump_yaml(wanted, folder / CONFIG)
+    temporary = folder / f".{CONFIG}.tmp"
+    dump_yaml(wanted, temporary)
+    temporary.replace(folder / CONFIG)  # whole or not at all; a resumed run notes its new number of steps
     return folder
 
 
@@ -43,12 +44,11 @@ def read_folder_config(folder: str | Path) -> FolderConfig:
     folder = Path(folder)
     if not (folder / CONFIG).exists():
         raise CapsNMTError(f"{folder} is not a model folder: it has no {CONFIG}")
-    config = parse(FolderConfig, load_yaml(folder / CONFIG), str(folder / CONFIG))
-    if config.format_version > FORMAT_VERSION:
-        raise CapsNMTError(
-            f"{folder} has format {config.format_version}, this version reads up to {FORMAT_VERSION}: upgrade capsnmt"
-        )
-    return config
+    values = load_yaml(folder / CONFIG)
+    version = values.get("format_version") if isinstance(values, dict) else None
+    if isinstance(version, int) and version > FORMAT_VERSION:  # before the parsing, which knows no future keys
+        raise CapsNMTError(f"{folder} has format {version}, this version reads up to {FORMAT_VERSION}: upgrade capsnmt")
+    return parse(FolderConfig, values, str(folder / CONFIG))
 
 
 def load_text(folder: str | Path, config: FolderConfig) -> TextPipeline:

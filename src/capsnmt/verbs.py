@@ -5,6 +5,7 @@ Rooms that need torch are imported inside the verbs that need them, so that the 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -43,8 +44,9 @@ def recipe(
     path: str | Path, *, overrides: Sequence[str] = (), data: str | None = None, output: str | None = None
 ) -> RunConfig:
     """Reads a recipe and changes what differs from machine to machine."""
-    extra = [f"data.root={data}"] if data else []
-    extra += [f"output={output}"] if output else []
+    # As JSON strings, which YAML reads back as they are: a folder may be called 2024 or no.
+    extra = [f"data.root={json.dumps(data)}"] if data else []
+    extra += [f"output={json.dumps(output)}"] if output else []
     return load_recipe(path, [*overrides, *extra])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor
@@ -79,27 +81,20 @@ def test_no_future_leaks_into_the_logits(model, batch):
         assert not torch.allclose(found[:, t + 1], expected[:, t + 1], atol=1e-4)  # the present does matter
 
 
-def embedded(model, ids):
-    """The target embeddings of `ids` as a leaf, which the model then reads instead of making its own."""
-    leaf = model.target_embedding(ids).detach().requires_grad_()
-    model.target_embedding.forward = lambda _: leaf
-    return leaf
-
-
 @pytest.mark.parametrize("t", [0, 2, 5])
-def test_no_future_has_a_gradient(model, batch, t):
+def test_no_future_has_a_gradient(variant, tiny_model, batch, t):
     src, mask, tgt_in, _ = batch
-    memory = model.encode(src, mask)  # before the embedding is replaced, which may be the source's too
-    leaf = embedded(model, tgt_in)
-    logits, _ = model._decode(tgt_in, memory, model.start(memory))
-    logits[:, t].square().sum().backward()
+    model = tiny_model(*variant, tie_embeddings="target")  # so that the source has an embedding of its own
+    leaf = model.target_embedding(tgt_in).detach().requires_grad_()
+    model.target_embedding.forward = lambda ids: leaf
+    model(src, mask, tgt_in)[:, t].square().sum().backward()
     assert (leaf.grad[:, t + 1 :] == 0).all()
     assert all((leaf.grad[:, position] != 0).any() for position in range(t + 1))  # all of the past is seen
 
 
 @torch.inference_mode()
 def test_every_source_token_matters(model, batch):
-    src, mask, tgt_in, tgt_mask = batch
+    src, mask, tgt_in, _ = batch
     expected = model(src, mask, tgt_in)
     for row, position in mask.nonzero().tolist():
         changed = src.clone()
@@ -186,7 +181,7 @@ def test_size_of_the_state(model, variant, batch, promised):
     for position in range(tgt_in.size(1)):
         _, state = model.step(tgt_in[:, position], memory, state)
         sizes.append(elements(state))
-    growth = {after - before for before, after in zip(sizes, sizes[1:], strict=False)}
+    growth = {after - before for before, after in itertools.pairwise(sizes)}
     assert len(growth) == 1  # the same at every step
     assert (growth == {0}) == (promised("state", variant[0]) == "constant")
 

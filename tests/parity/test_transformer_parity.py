@@ -72,7 +72,9 @@ def torch_decoder(model):
 
 
 def batch():
-    masks = [torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None] for lengths in (SRC_LENGTHS, TGT_LENGTHS)]
+    masks = [
+        torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None] for lengths in (SRC_LENGTHS, TGT_LENGTHS)
+    ]
     src, tgt_in = (torch.randint(4, VOCABULARY, mask.shape).masked_fill(~mask, 0) for mask in masks)
     return src, masks[0], tgt_in, masks[1]
 

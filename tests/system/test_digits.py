@@ -15,11 +15,10 @@ import pytest
 from capsnmt import verbs
 from capsnmt.config import RunConfig, parse
 from capsnmt.evaluation.metrics import bleu
-from capsnmt.models import MODELS
 
 TINY = {
-    "capsnmt": {"width": 128, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0},
-    "simple": {"width": 128, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0},
+    "capsnmt": {"width": 64, "encoder_layers": 1, "decoder_layers": 3, "dropout": 0.0},
+    "simple": {"width": 64, "encoder_layers": 1, "decoder_layers": 3, "dropout": 0.0},
     "transformer": {
         "width": 64,
         "inner_width": 128,
@@ -53,19 +52,19 @@ def recipe(folder: Path, system: str, seed: int) -> RunConfig:
             "valid": {"source": "valid.xx", "target": "valid.yy"},
             "store": str(folder / "store"),
         },
-        "text": {"subwords": {"type": "word", "vocabulary": 40}},
+        "text": {"subwords": {"type": "word", "vocabulary": 32, "protected_symbols": 0}},
         "model": {"system": system, **TINY[system]},
         "training": {
             "seed": seed,
-            "steps": 3000,
-            "batch_tokens": 1024,
+            "steps": 4000,
+            "batch_tokens": 512,
             "learning_rate": 3e-3,
             "schedule": "linear",
-            "warmup_steps": 150,
+            "warmup_steps": 200,
             "label_smoothing": 0.0,
-            "validate_every": 500,
+            "validate_every": 1000,
             "validate_sentences": 0,
-            "checkpoint_every": 3000,
+            "checkpoint_every": 4000,
         },
         "decoding": {"beam": 4},
         "output": str(folder / "model"),
@@ -75,7 +74,6 @@ def recipe(folder: Path, system: str, seed: int) -> RunConfig:
 
 @pytest.mark.system
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("system", MODELS)
 def test_system_learns_digits(system: str, task: str, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1_000_000)
     write_corpus(tmp_path, task, random.Random(seed))
@@ -87,8 +85,6 @@ def test_system_learns_digits(system: str, task: str, tmp_path: Path) -> None:
     references = (tmp_path / "test.yy").read_text().split("\n")[:-1]
     outputs = [translation.text for translation in verbs.translate(model, sources)]
     score = bleu(outputs, references, num_bootstrap=0).value
-    curve = [round(record["perplexity"], 3) for record in records if record["kind"] == "valid"]
-    print(curve)
     print(f"{system} {task} seed {seed}: perplexity {perplexity:.4f}, BLEU {score:.2f}")
 
     assert [output == "" for output in outputs] == [source == "" for source in sources]

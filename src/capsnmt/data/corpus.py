@@ -9,12 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, cast
 
-import zstandard
-
 from capsnmt.config import ParallelText
 from capsnmt.errors import CapsNMTError
 
+try:
+    import zstandard
+except ModuleNotFoundError:  # it comes with the training extra; plain and .gz files do without
+    zstandard = None  # type: ignore[assignment]
+
 _BOM = b"\xef\xbb\xbf"
+_DAMAGED = (OSError, EOFError, zlib.error, *(() if zstandard is None else (zstandard.ZstdError,)))
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
@@ -35,7 +39,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
             f"{file}, line {number}: not valid UTF-8 (byte {error.start + 1} of the line is "
             f"0x{error.object[error.start]:02x}); convert the file, for example with iconv -t UTF-8"
         ) from None
-    except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
+    except _DAMAGED as error:
         raise CapsNMTError(f"{file}: cannot be read after line {number} ({error}); is the file complete?") from None
 
 
@@ -43,6 +47,8 @@ def _open_binary(file: Path) -> IO[bytes]:
     if file.suffix == ".gz":
         return cast("IO[bytes]", gzip.open(file, "rb"))
     if file.suffix == ".zst":
+        if zstandard is None:
+            raise CapsNMTError(f"{file}: reading .zst needs zstandard: pip install 'capsnmt[train]'")
         # Parallel compressors write several frames; without this only the first would be read.
         reader = zstandard.ZstdDecompressor().stream_reader(file.open("rb"), read_across_frames=True)
         return io.BufferedReader(cast("io.RawIOBase", reader), buffer_size=1 << 20)

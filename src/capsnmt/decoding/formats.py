@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 
 from capsnmt.decoding.translator import Translation
@@ -20,10 +21,15 @@ def as_json(number: int, translation: Translation) -> str:
         "status": translation.status,
         "source": translation.source,
         "translation": translation.text,
-        "score": translation.score,
-        "hypotheses": [{"text": text, "score": score} for text, score in translation.hypotheses],
+        "score": _finite(translation.score),
+        "hypotheses": [{"text": text, "score": _finite(score)} for text, score in translation.hypotheses],
     }
     return json.dumps(record, ensure_ascii=False)
+
+
+def _finite(score: float | None) -> float | None:
+    """JSON has no infinity: the score of what the model finds impossible is null."""
+    return score if score is not None and math.isfinite(score) else None
 
 
 def as_nbest(number: int, translation: Translation) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from capsnmt.config import DecodingConfig
+from capsnmt.config import DecodingConfig, LengthPenaltyType
 from capsnmt.decoding.engine import Engine
 from capsnmt.decoding.sampling import check_sampling, sample
 from capsnmt.decoding.search import Hypothesis, beam_search, check_beam
@@ -47,7 +47,8 @@ class TranslateOptions:
     num_best: int = 1  # hypotheses per line; with sampling, the number of samples
     beam: int | None = None
     length_penalty: float | None = None
-    length_penalty_type: Literal["wu", "len"] | None = None
+    length_penalty_type: LengthPenaltyType | None = None
+    max_length_ratio: float | None = None
     sampling: SamplingOptions | None = None
 
 
@@ -175,6 +176,7 @@ class LineTranslator:
             "beam": options.beam,
             "length_penalty": options.length_penalty,
             "length_penalty_type": options.length_penalty_type,
+            "max_length_ratio": options.max_length_ratio,
         }
         settings = self.decoding.model_copy(update={key: value for key, value in asked.items() if value is not None})
         if options.sampling is None:

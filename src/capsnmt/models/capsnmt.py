@@ -68,7 +68,8 @@ class CapsuleLayer(nn.Module):
         # θ^t: the W_j of all parents side by side, so that Eq. 8 is one matrix product.
         self.W = nn.Parameter(torch.empty(num_thetas, d, num_parents * d))
         nn.init.normal_(self.W, std=math.sqrt(2.0 / d))  # He: the variance survives the ReLU
-        self.g = feed_forward(d, d, d) if config.separable_scoring else None
+        # With one iteration nothing is ever scored, so there is no g.
+        self.g = feed_forward(d, d, d) if config.separable_scoring and config.num_iterations > 1 else None
         self.norm = nn.LayerNorm(d) if config.capsule_norm else nn.Identity()
 
     def forward(self, h: Tensor, mask: Tensor) -> Routed:

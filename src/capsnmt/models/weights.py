@@ -18,8 +18,10 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def save_weights(weights: dict[str, Tensor], path: Path) -> None:
-    """Writes contiguous copies on the CPU."""
-    save_file({name: tensor.contiguous().cpu() for name, tensor in weights.items()}, path)
+    """Writes contiguous copies on the CPU, under a temporary name first: `path` is whole or as it was."""
+    temporary = path.with_name(f".writing-{path.name}")
+    save_file({name: tensor.contiguous().cpu() for name, tensor in weights.items()}, temporary)
+    temporary.replace(path)
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

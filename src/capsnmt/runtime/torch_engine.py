@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from capsnmt.decoding.engine import Candidates
+from capsnmt.errors import CapsNMTError
 from capsnmt.folder import WEIGHTS, read_folder_config
 from capsnmt.models import build_model
 from capsnmt.models.contract import TranslationModel
@@ -21,6 +22,10 @@ def pick_device(name: str = "auto") -> torch.device:
     """`auto` takes a GPU when there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name not in ("cpu", "cuda"):
+        raise CapsNMTError(f"device {name!r} is unknown; choose auto, cpu or cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise CapsNMTError("device cuda: torch finds no GPU here; choose cpu or auto")
     return torch.device(name)
 
 

@@ -19,7 +19,8 @@ def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
     total: dict[str, Tensor] = {}
     for path in paths:
         weights = read_weights(path)
-        if total and weights.keys() != total.keys():
+        shapes = {name: tensor.shape for name, tensor in weights.items()}
+        if total and shapes != {name: tensor.shape for name, tensor in total.items()}:
             raise CapsNMTError(f"{path} and {paths[0]} are of different models and cannot be averaged")
         for name, tensor in weights.items():
             total[name] = total[name] + tensor.double() if name in total else tensor.double()

@@ -95,8 +95,8 @@ def _load_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tensors:
     for name, parameter in model.named_parameters():
         for key in ("step", "exp_avg", "exp_avg_sq"):
             if f"{key}.{name}" in tensors:
-                device = "cpu" if key == "step" else parameter.device
-                optimiser.state[parameter][key] = tensors[f"{key}.{name}"].to(device)
+                # The fused Adam keeps its step beside the parameter, also on a GPU.
+                optimiser.state[parameter][key] = tensors[f"{key}.{name}"].to(parameter.device)
 
 
 def _rng_tensors() -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from pathlib import Path
 
@@ -89,7 +90,9 @@ def train(config: RunConfig, *, show: bool = True) -> Path:
             if progress.step % settings.log_every == 0 or last:
                 journal.record("train", progress.step, epoch=progress.epoch, rate=rate, norm=norm, **meter.flush())
             if progress.step % settings.validate_every == 0 or last:
+                began_s = time.monotonic()
                 outcome = validate(model)
+                meter.exclude(time.monotonic() - began_s)
                 if is_best(outcome, progress, settings):
                     save_best(checkpoints, progress, model)
                 journal.record(
@@ -101,7 +104,7 @@ def train(config: RunConfig, *, show: bool = True) -> Path:
                     chrf=outcome.chrf,
                     best=progress.best_step,
                 )
-                meter.restart()
+            last = last or out_of_patience(progress, settings)
             if last or checkpoint_is_due(progress.step, last_save_s, settings):
                 save_checkpoint(checkpoints, progress, model, optimiser, keep_last=settings.keep_last)
                 last_save_s = time.monotonic()
@@ -160,7 +163,8 @@ def start_from_folder(model: nn.Module, text: TextPipeline, folder: Path) -> Non
 def is_best(outcome: Validation, progress: Progress, settings: TrainingConfig) -> bool:
     """Notes a validation in `progress`; True if it beats all before it."""
     value = outcome.loss if settings.stop_metric == "loss" or outcome.bleu is None else -outcome.bleu
-    if progress.best_value is None or value < progress.best_value:
+    best = math.inf if progress.best_value is None else progress.best_value
+    if value < best:  # never true of NaN
         progress.best_value, progress.best_step, progress.bad_validations = value, progress.step, 0
         return True
     progress.bad_validations += 1
@@ -205,10 +209,9 @@ class Meter:
 
     def __init__(self, batches: BatchStream) -> None:
         self._batches = batches
-        self.restart()
+        self._restart()
 
-    def restart(self) -> None:
-        """Starts anew."""
+    def _restart(self) -> None:
         self._nll, self._tokens = 0.0, 0
         self._start_s, self._start_wait_s = time.monotonic(), self._batches.wait_s
 
@@ -216,6 +219,10 @@ class Meter:
         """Counts one update."""
         self._nll += nll
         self._tokens += sum(batch.target_tokens for batch in group)
+
+    def exclude(self, elapsed_s: float) -> None:
+        """Leaves out time that was not spent on training."""
+        self._start_s += elapsed_s
 
     def flush(self) -> dict[str, float]:
         """Loss per token, target tokens per second and the share of time spent waiting for the data loader."""
@@ -225,5 +232,5 @@ class Meter:
             "tokens_per_s": self._tokens / elapsed_s,
             "loader_wait_share": (self._batches.wait_s - self._start_wait_s) / elapsed_s,
         }
-        self.restart()
+        self._restart()
         return report

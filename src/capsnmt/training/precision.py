@@ -19,7 +19,27 @@ def use_bf16(model: nn.Module, names: Sequence[str]) -> None:
         except AttributeError:
             known = ", ".join(child for child, _ in model.named_children())
             raise CapsNMTError(f"training.bf16_modules: the model has no part {name!r}; parts: {known}") from None
-        module.forward = _autocast(module.forward)
+        if _has_lstm(module) and not _lstm_runs_in_bf16(next(module.parameters()).device):
+            raise CapsNMTError(
+                f"training.bf16_modules: this processor has no bf16 LSTM, which {name!r} needs; leave it out"
+            )
+        # A ModuleList only holds its layers and is never called itself.
+        for part in module if isinstance(module, nn.ModuleList) else [module]:
+            part.forward = _autocast(part.forward)
+
+
+def _has_lstm(module: nn.Module) -> bool:
+    return any(isinstance(part, nn.LSTM) for part in module.modules())
+
+
+def _lstm_runs_in_bf16(device: torch.device) -> bool:
+    """Tried, not asked: oneDNN has one for some processors only, and without it the first batch would fail."""
+    try:
+        with torch.no_grad(), torch.autocast(device.type, dtype=torch.bfloat16):
+            nn.LSTM(8, 8, device=device)(torch.zeros(1, 1, 8, device=device))
+    except RuntimeError:
+        return False
+    return True
 
 
 def _autocast(forward: Any) -> Any:

@@ -33,7 +33,7 @@ def mask_of(*lengths):
 def packed_bidirectional(forward_lstm, backward_lstm):
     """Torch's own bidirectional LSTM with the weights of our two."""
     lstm = nn.LSTM(forward_lstm.input_size, forward_lstm.hidden_size, batch_first=True, bidirectional=True)
-    weights = {name: value for name, value in forward_lstm.state_dict().items()}
+    weights = dict(forward_lstm.state_dict())
     weights |= {f"{name}_reverse": value for name, value in backward_lstm.state_dict().items()}
     lstm.load_state_dict(weights)
     return lstm

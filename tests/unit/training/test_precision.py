@@ -36,7 +36,7 @@ def lstm_runs_in_bf16():
 
 
 def parts_that_can(model):
-    """Parts that this machine can run in bf16; of the others use_bf16 must say so at the start, not in the first batch."""
+    """Parts that this machine can run in bf16; use_bf16 must refuse the others at once, not in the first batch."""
     names = []
     for name in parts_that_compute(model):
         if any(isinstance(part, nn.LSTM) for part in model.get_submodule(name).modules()) and not lstm_runs_in_bf16():
