@@ -29,14 +29,14 @@ from capsnmt.data.demo_grammar import (
 )
 from capsnmt.errors import CapsNMTError
 
-_MIN_WORDS, _MAX_WORDS = 3, 18
+_MIN_WORDS, _MAX_WORDS = 3, 12
 _CONJUNCTIONS = {  # English to German, and the modes that both clauses may have
     "because": ("weil", ("present", "past", "can", "must", "want")),
     "although": ("obwohl", ("present", "past", "can", "must", "want")),
     "if": ("wenn", ("present", "can", "want")),
     "when": ("als", ("past",)),
 }
-_DIRECTED = ("bring", "carry", "send", "run")  # "where" would be "wohin" with these, and "wo" with all others
+_DIRECTED = ("run",)  # "where" would be "wohin" with these, and "wo" with all others
 _NOT_POSSESSED = ("man", "woman", "girl")  # "seine Frau" is his wife
 _MODES = ("present", "past", "can", "must", "should", "want", "will")
 _MODE_WEIGHTS = (44, 30, 6, 6, 4, 5, 5)
@@ -87,7 +87,7 @@ def _pick(random: Random, options: Sequence[Choice], weights: Sequence[int] | No
 
 def _sentence(random: Random) -> tuple[str, str]:
     kinds = (_statement, _yes_no_question, _word_question, _complex, _that, _coordinated)
-    english, german, mark = _pick(random, kinds, (44, 10, 12, 18, 7, 9))(random)
+    english, german, mark = _pick(random, kinds, (60, 12, 12, 8, 4, 4))(random)
     return english[0].upper() + english[1:] + mark, german[0].upper() + german[1:] + mark
 
 
@@ -239,11 +239,11 @@ def _state(random: Random, mode: str) -> Clause:
 def _measure(random: Random, mode: str) -> Clause:
     """What something costs, how old somebody is."""
     if random.random() < 0.5:
-        price = random.randint(2, 999)
+        price = random.randint(2, 20)
         subject = _noun_phrase(random, words.THINGS, words.THING_ADJECTIVES, counted=False)
         # The past of "cost" looks like its plural present, so these stay in the present.
         return Clause(subject, words.COST, predicate=(f"{price} euros", f"{price} Euro"))
-    age = random.randint(2, 99)
+    age = random.randint(2, 20)
     mode = mode if mode in ("present", "past") else "present"
     return Clause(_person(random), words.BE, mode, predicate=(f"{age} years old", f"{age} Jahre alt"))
 
@@ -297,7 +297,7 @@ def _noun_phrase(
     if determiner == "possessive":
         determiner = "the" if noun.en in _NOT_POSSESSED else _pick(random, ("my", "our", "his", "her"))
     elif determiner == "number":
-        determiner = str(random.randint(2, 99))
+        determiner = str(random.randint(2, 20))
     adjective = _pick(random, tuple(adjectives.items())) if adjectives and random.random() < 0.4 else None
     return NounPhrase(determiner, noun, adjective, plural)
 

@@ -48,11 +48,11 @@ OLD = ("old", "alt")
         (np("our", "horse", OLD), "our old horse", "unser altes Pferd", "unser altes Pferd", "unserem alten Pferd"),
         (np("the", "bird", plural=True), "the birds", "die Vögel", "die Vögel", "den Vögeln"),
         (
-            np("her", "son", OLD, plural=True),
-            "her old sons",
-            "ihre alten Söhne",
-            "ihre alten Söhne",
-            "ihren alten Söhnen",
+            np("her", "friend", OLD, plural=True),
+            "her old friends",
+            "ihre alten Freunde",
+            "ihre alten Freunde",
+            "ihren alten Freunden",
         ),
         (np("14", "apple", ("red", "rot"), plural=True), "14 red apples", *["14 rote Äpfel"] * 2, "14 roten Äpfeln"),
         (np("a", "egg"), "an egg", "ein Ei", "ein Ei", "einem Ei"),
@@ -86,10 +86,10 @@ TODAY = ("today", "heute")
             "die Frau heute den Hund im Garten sieht",
         ),
         (
-            Clause(np("the", "mouse"), VERBS["follow"], "past", object=np("a", "queen"), negated=True),
-            "the mouse did not follow a queen",
-            "die Maus ist keiner Königin gefolgt",
-            "die Maus keiner Königin gefolgt ist",
+            Clause(np("the", "cat"), VERBS["follow"], "past", object=np("a", "queen"), negated=True),
+            "the cat did not follow a queen",
+            "die Katze ist keiner Königin gefolgt",
+            "die Katze keiner Königin gefolgt ist",
         ),
         (
             Clause(Name("Anna"), VERBS["invite"], object=Pronoun("they"), negated=True),
@@ -170,7 +170,7 @@ def test_corpus_has_the_promised_shape_and_phenomena(tmp_path: Path) -> None:
     everything = [line for lines in english.values() for line in lines]
     assert len(set(everything)) == len(everything)
     for line in everything + [line for lines in german.values() for line in lines]:
-        assert 3 <= len(line.split()) <= 18
+        assert 3 <= len(line.split()) <= 12
         assert re.fullmatch(r"[A-ZÄÖÜ0-9][A-Za-zÄÖÜäöüß0-9', ]*[.?]", line), line
         assert "  " not in line
     text = "\n".join(german["train"])
