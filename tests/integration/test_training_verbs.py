@@ -72,7 +72,7 @@ def test_train_makes_a_complete_model_folder(system, trained, tiny_config):
 def test_the_final_weights_are_those_of_the_best_validation(trained, tiny_config):
     folder = trained("simple", tiny_config("simple"))
     best = min(metrics(folder, "valid"), key=lambda record: record["loss"])["step"]
-    assert_same_tensors(folder / "weights.safetensors", folder / "checkpoints/best/weights.safetensors")
+    assert_same_tensors(folder / "weights.safetensors", folder / f"checkpoints/best-{best:08d}/weights.safetensors")
     kept = folder / f"checkpoints/step-{best:08d}/weights.safetensors"
     assert_same_tensors(folder / "weights.safetensors", kept)
 

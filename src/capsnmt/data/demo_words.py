@@ -146,9 +146,7 @@ THING_OBJECT_VERBS = (
     HAVE,
 )
 
-GIVING_VERBS = (
-    Verb("give", "gives", "gave", "geben", "gebe", "gibt", "gegeben"),
-)
+GIVING_VERBS = (Verb("give", "gives", "gave", "geben", "gebe", "gibt", "gegeben"),)
 
 PERSON_VERBS = (
     Verb("work", "works", "worked", "arbeiten", "arbeite", "arbeitet", "gearbeitet"),

@@ -1,24 +1,39 @@
 """Checkpoints: everything that the next update depends on, as safetensors and JSON; no pickle.
 
-    checkpoints/step-00001500/{weights.safetensors, optimiser.safetensors, state.json}
-    checkpoints/best/{weights.safetensors, state.json}
+    checkpoints/step-00001500/{weights.safetensors, optimiser.safetensors, state.json, checksums.json}
+    checkpoints/best-00001000/{weights.safetensors, state.json, checksums.json}
 
-A checkpoint is written under a temporary name and renamed, so a folder that bears its final name is whole.
+A checkpoint is written under a temporary name, brought to the disk (fsync) and renamed, so a folder that bears its
+final name is whole; its checksums tell if the disk damaged it later.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from capsnmt.errors import CapsNMTError
 from capsnmt.models.weights import load_weights, read_weights, save_weights, weights_of
 
-_WEIGHTS, _OPTIMISER, _STATE = "weights.safetensors", "optimiser.safetensors", "state.json"
+_WEIGHTS, _OPTIMISER, _STATE, _CHECKSUMS = (
+    "weights.safetensors",
+    "optimiser.safetensors",
+    "state.json",
+    "checksums.json",
+)
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -33,6 +48,7 @@ class Progress:
     best_step: int = 0
     best_value: float | None = None  # of the stop metric; lower is better (BLEU is kept negated)
     bad_validations: int = 0
+    skipped_updates: int = 0  # whose loss or gradient was not finite
 
 
 def save_checkpoint(
@@ -51,20 +67,37 @@ def save_checkpoint(
 
 def save_best(folder: Path, progress: Progress, model: nn.Module) -> None:
     """Keeps the weights of the best validation beside the newest checkpoints."""
-    with _written_aside(folder / "best") as aside:
+    final = folder / f"best-{progress.step:08d}"
+    with _written_aside(final) as aside:
         save_weights(weights_of(model), aside / _WEIGHTS)
         _write_state(aside, progress)
+    for old in folder.glob("best-????????"):
+        if old != final:
+            shutil.rmtree(old)
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """Whole checkpoints, oldest first."""
+    """Checkpoints, oldest first."""
     return sorted(folder.glob("step-????????"))
+
+
+def newest_whole_checkpoint(folder: Path) -> Path | None:
+    """The newest checkpoint whose checksums hold; damaged ones are reported. None for a fresh run."""
+    found = checkpoints_in(folder)
+    for checkpoint in reversed(found):
+        fault = _damage(checkpoint)
+        if fault is None:
+            return checkpoint
+        log.warning("%s is damaged (%s): going back to the one before", checkpoint, fault)
+    if found:
+        raise CapsNMTError(f"every checkpoint in {folder} is damaged; delete the folder to start the run anew")
+    return None
 
 
 def best_weights(folder: Path) -> Path | None:
     """The weights file of the best validation, if there was one."""
-    path = folder / "best" / _WEIGHTS
-    return path if path.exists() else None
+    found = sorted(folder.glob("best-????????"))
+    return found[-1] / _WEIGHTS if found else None
 
 
 def checkpoint_weights(checkpoint: Path) -> Path:
@@ -110,22 +143,58 @@ def _write_state(folder: Path, progress: Progress) -> None:
     (folder / _STATE).write_text(json.dumps(asdict(progress), indent=1), encoding="utf-8")
 
 
-class _written_aside:  # noqa: N801 - used as a function, like contextlib's own
-    """A folder under a temporary name that takes its final name only when all of it was written."""
+@contextmanager
+def _written_aside(final: Path) -> Iterator[Path]:
+    """A folder under a temporary name that takes its final name only when all of it has reached the disk."""
+    aside = final.with_name(f".writing-{final.name}")
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        yield aside
+        checksums = {file.name: _sha256(file) for file in sorted(aside.iterdir())}
+        (aside / _CHECKSUMS).write_text(json.dumps(checksums, indent=1), encoding="utf-8")
+        for file in aside.iterdir():
+            _to_disk(file)
+        _to_disk(aside)
+        if final.exists():  # only a damaged one, or the same step of a run that went back
+            shutil.rmtree(final)
+        aside.rename(final)
+        _to_disk(final.parent)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise CapsNMTError(
+            f"cannot write the checkpoint {final}: {error}. Earlier checkpoints are untouched: "
+            "make room or mend the permissions, and the same command resumes"
+        ) from None
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
 
-    def __init__(self, final: Path) -> None:
-        self.final = final
-        self.aside = final.with_name(f".writing-{final.name}")
 
-    def __enter__(self) -> Path:
-        shutil.rmtree(self.aside, ignore_errors=True)
-        self.aside.mkdir(parents=True)
-        return self.aside
+def _damage(checkpoint: Path) -> str | None:
+    """What is wrong with a checkpoint, if anything."""
+    try:
+        checksums: dict[str, str] = json.loads((checkpoint / _CHECKSUMS).read_text(encoding="utf-8"))
+        for name in (_WEIGHTS, _OPTIMISER, _STATE):
+            if checksums[name] != _sha256(checkpoint / name):
+                return f"{name} does not match its checksum"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
 
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if kind is None:
-            if self.final.exists():
-                shutil.rmtree(self.final)
-            self.aside.rename(self.final)
-        else:
-            shutil.rmtree(self.aside, ignore_errors=True)
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _to_disk(path: Path) -> None:
+    """fsync of a file or a folder: a rename must not reach the disk before what it renames."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -29,9 +29,11 @@ from capsnmt.training.checkpoint import (
     checkpoint_weights,
     checkpoints_in,
     load_checkpoint,
+    newest_whole_checkpoint,
     save_best,
     save_checkpoint,
 )
+from capsnmt.training.guard import DivergenceGuard, StopRequest, folder_lock, stop_on_signals
 from capsnmt.training.journal import Journal
 from capsnmt.training.precision import use_bf16
 from capsnmt.training.schedule import learning_rate
@@ -42,8 +44,13 @@ log = logging.getLogger(__name__)
 
 def train(config: RunConfig, *, show: bool = True) -> Path:
     """Trains the recipe, or goes on where its folder left off. Returns the model folder."""
-    settings = config.training
     parse_model_config(config.model)  # a typo in the model section must not wait for the corpus
+    with folder_lock(Path(config.output)), stop_on_signals() as stop:
+        return _train(config, stop, show=show)
+
+
+def _train(config: RunConfig, stop: StopRequest, *, show: bool) -> Path:
+    settings = config.training
     keep_freed_memory()
     device = pick_device(settings.device)
     store_folder = prepare(config, progress=show)
@@ -56,8 +63,8 @@ def train(config: RunConfig, *, show: bool = True) -> Path:
     model = build_model(config.model, source_size=text.source_size, target_size=text.target_size).to(device).train()
     optimiser = build_optimiser(model, settings, device)
     progress = Progress()
-    if existing := checkpoints_in(checkpoints):
-        progress = load_checkpoint(existing[-1], model, optimiser)
+    if checkpoint := newest_whole_checkpoint(checkpoints):
+        progress = load_checkpoint(checkpoint, model, optimiser)
     elif settings.start_from:
         start_from_folder(model, text, Path(settings.start_from))
     use_bf16(model, settings.bf16_modules)
@@ -74,7 +81,7 @@ def train(config: RunConfig, *, show: bool = True) -> Path:
 
     with Journal(folder, start_step=progress.step, total_steps=settings.steps, show=show) as journal:
         journal.say(describe(model, config, len(corpus.train), device, progress))
-        meter = Meter(batches)
+        meter, guard = Meter(batches), DivergenceGuard()
         while progress.step < settings.steps and not out_of_patience(progress, settings):
             progress.step += 1
             group = [next(batches) for _ in range(settings.accumulate)]
@@ -83,7 +90,11 @@ def train(config: RunConfig, *, show: bool = True) -> Path:
             progress.epoch, progress.batch = batches.position
             progress.target_tokens += sum(batch.target_tokens for batch in group)
             progress.elapsed_s = time.monotonic() - start_s
-            meter.add(nll, group)
+            if guard.saw(norm, progress.step):
+                progress.skipped_updates += 1
+                journal.say(f"step {progress.step}: gradient norm {norm}, update skipped")
+            else:
+                meter.add(nll, group)
             journal.advance(progress.step)
 
             last = progress.step == settings.steps
@@ -104,10 +115,13 @@ def train(config: RunConfig, *, show: bool = True) -> Path:
                     chrf=outcome.chrf,
                     best=progress.best_step,
                 )
-            last = last or out_of_patience(progress, settings)
+            last = last or out_of_patience(progress, settings) or stop.signal is not None
             if last or checkpoint_is_due(progress.step, last_save_s, settings):
                 save_checkpoint(checkpoints, progress, model, optimiser, keep_last=settings.keep_last)
                 last_save_s = time.monotonic()
+            if stop.signal is not None:
+                journal.say(f"stopped at step {progress.step}; the same command resumes")
+                stop.leave()
         batches.close()
         finish(folder, config, progress)
         journal.say(f"finished: {folder / WEIGHTS} (best validation at step {progress.best_step})")
@@ -130,11 +144,12 @@ def update(
         sums = batch_loss(model, batch, device, settings.label_smoothing)
         (sums.smoothed / tokens).backward()  # type: ignore[no-untyped-call]
         nll += sums.nll.item()
-    norm = nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
-    for parameters in optimiser.param_groups:
-        parameters["lr"] = rate
-    optimiser.step()
-    return nll, norm.item()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm).item()
+    if math.isfinite(norm):  # else the update is skipped: weights and moments stay as they are
+        for parameters in optimiser.param_groups:
+            parameters["lr"] = rate
+        optimiser.step()
+    return nll, norm
 
 
 def build_optimiser(model: nn.Module, settings: TrainingConfig, device: torch.device) -> torch.optim.Optimizer:

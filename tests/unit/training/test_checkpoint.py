@@ -7,6 +7,7 @@ import torch
 
 from capsnmt.config import TrainingConfig
 from capsnmt.data.batches import pad_batch
+from capsnmt.errors import CapsNMTError
 from capsnmt.text.subwords import EOS
 from capsnmt.training import checkpoint as checkpoint_module
 from capsnmt.training.checkpoint import (
@@ -15,6 +16,7 @@ from capsnmt.training.checkpoint import (
     checkpoint_weights,
     checkpoints_in,
     load_checkpoint,
+    newest_whole_checkpoint,
     save_best,
     save_checkpoint,
 )
@@ -107,8 +109,11 @@ def test_keep_one(tiny_model, tmp_path):
     assert [path.name for path in checkpoints_in(tmp_path)] == ["step-00000002"]
 
 
-@pytest.mark.parametrize("failure", [OSError("disk full"), KeyboardInterrupt()])
-def test_an_aborted_writing_leaves_no_checkpoint(tiny_model, tmp_path, monkeypatch, failure):
+@pytest.mark.parametrize(
+    ("failure", "seen"),
+    [(OSError(28, "No space left on device"), CapsNMTError), (KeyboardInterrupt(), KeyboardInterrupt)],
+)
+def test_an_aborted_writing_leaves_no_checkpoint(tiny_model, tmp_path, monkeypatch, failure, seen):
     model, optimiser = make(tiny_model, "simple")
     save_checkpoint(tmp_path, Progress(step=1), model, optimiser, keep_last=1)
 
@@ -117,13 +122,40 @@ def test_an_aborted_writing_leaves_no_checkpoint(tiny_model, tmp_path, monkeypat
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint_module, "_write_state", fail)
-        with pytest.raises(type(failure)):
+        with pytest.raises(seen, match="No space left.*Earlier checkpoints" if seen is CapsNMTError else None):
             save_checkpoint(tmp_path, Progress(step=2), model, optimiser, keep_last=1)
-        with pytest.raises(type(failure)):
+        with pytest.raises(seen):
             save_best(tmp_path, Progress(step=2), model)
     assert [path.name for path in checkpoints_in(tmp_path)] == ["step-00000001"]  # the old one is not gone either
     assert best_weights(tmp_path) is None
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "optimiser.safetensors", "state.json", "checksums.json"])
+@pytest.mark.parametrize("damage", ["flipped bit", "cut off", "gone", "empty"])
+def test_a_damaged_newest_checkpoint_is_reported_and_the_one_before_is_used(tiny_model, tmp_path, caplog, name, damage):
+    model, optimiser = make(tiny_model, "simple")
+    for step in (1, 2):
+        save_checkpoint(tmp_path, Progress(step=step), model, optimiser, keep_last=2)
+    file = tmp_path / "step-00000002" / name
+    content = file.read_bytes()
+    if damage == "gone":
+        file.unlink()
+    else:
+        middle = len(content) // 2
+        flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+        file.write_bytes({"flipped bit": flipped, "cut off": content[:-1], "empty": b""}[damage])
+    assert newest_whole_checkpoint(tmp_path) == tmp_path / "step-00000001"
+    assert "step-00000002 is damaged" in caplog.text
+
+
+def test_only_damaged_checkpoints_are_an_error_and_not_a_fresh_start(tiny_model, tmp_path):
+    model, optimiser = make(tiny_model, "simple")
+    assert newest_whole_checkpoint(tmp_path) is None
+    path = save_checkpoint(tmp_path, Progress(step=1), model, optimiser, keep_last=2)
+    (path / "weights.safetensors").write_bytes(b"")
+    with pytest.raises(CapsNMTError, match="every checkpoint"):
+        newest_whole_checkpoint(tmp_path)
 
 
 def test_remains_of_a_killed_process_do_no_harm(tiny_model, tmp_path):
