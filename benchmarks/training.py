@@ -29,6 +29,7 @@ from capsnmt.data.batches import Batch, BatchStream
 from capsnmt.data.store import Row, Store, write_store
 from capsnmt.models import build_model
 from capsnmt.runtime.allocator import keep_freed_memory
+from capsnmt.training.distributed import ALONE
 from capsnmt.training.loop import build_optimiser, update
 from capsnmt.training.validation import batch_loss
 
@@ -86,17 +87,16 @@ def operations(model: nn.Module, batch: Batch) -> int:
 def measure(values: dict[str, object], stream: BatchStream, settings: TrainingConfig, vocabulary: int, updates: int):
     """Tokens/s of each update, operations/s over all, the loader's waiting share, parameters."""
     torch.manual_seed(1)
-    device = torch.device("cpu")
     model = build_model(values, source_size=vocabulary, target_size=vocabulary).train()
-    optimiser = build_optimiser(model, settings, device)
-    update(model, optimiser, [next(stream)], 1e-4, settings, device)  # warm-up
+    optimiser = build_optimiser(model, settings)
+    update(model, optimiser, [next(stream)], 1e-4, settings, ALONE)  # warm-up
     batches = [next(stream) for _ in range(updates)]
     done = sum(operations(model, batch) for batch in batches)
     tokens_per_s, elapsed_s, wait_start_s = [], 0.0, stream.wait_s
     for batch in batches:
         start_s = time.perf_counter()
         next(stream)  # what the loop pays for data; the measured batches are those whose operations were counted
-        update(model, optimiser, [batch], 1e-4, settings, device)
+        update(model, optimiser, [batch], 1e-4, settings, ALONE)
         took_s = time.perf_counter() - start_s
         elapsed_s += took_s
         tokens_per_s.append(batch.target_tokens / took_s)

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from capsnmt.errors import CapsNMTError
 from capsnmt.models.weights import load_weights, read_weights, save_weights, weights_of
+from capsnmt.training.distributed import Ranks
 
 _WEIGHTS, _OPTIMISER, _STATE, _CHECKSUMS = (
     "weights.safetensors",
@@ -52,13 +53,22 @@ class Progress:
 
 
 def save_checkpoint(
-    folder: Path, progress: Progress, model: nn.Module, optimiser: torch.optim.Optimizer, *, keep_last: int
+    folder: Path,
+    progress: Progress,
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    ranks: Ranks,
+    *,
+    keep_last: int,
 ) -> Path:
-    """Writes a checkpoint and removes those beyond the newest `keep_last`."""
+    """Writes a checkpoint and removes those beyond the newest `keep_last`. All ranks call it, the first one writes."""
     final = folder / f"step-{progress.step:08d}"
+    random_states = _rng_tensors(ranks)
+    if not ranks.is_first:
+        return final
     with _written_aside(final) as aside:
         save_weights(weights_of(model), aside / _WEIGHTS)
-        save_weights({**_optimiser_tensors(model, optimiser), **_rng_tensors()}, aside / _OPTIMISER)
+        save_weights({**_optimiser_tensors(model, optimiser), **random_states}, aside / _OPTIMISER)
         _write_state(aside, progress)
     for old in checkpoints_in(folder)[:-keep_last]:
         shutil.rmtree(old)
@@ -105,14 +115,18 @@ def checkpoint_weights(checkpoint: Path) -> Path:
     return checkpoint / _WEIGHTS
 
 
-def load_checkpoint(checkpoint: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> Progress:
-    """Puts model, optimiser and random number generators back to where the checkpoint was written."""
+def load_checkpoint(checkpoint: Path, model: nn.Module, optimiser: torch.optim.Optimizer, *, rank: int = 0) -> Progress:
+    """Puts model, optimiser and this rank's random numbers back to where the checkpoint was written.
+
+    A rank that was not there when it was written keeps the random numbers it started with.
+    """
     load_weights(model, read_weights(checkpoint / _WEIGHTS), str(checkpoint))
     tensors = read_weights(checkpoint / _OPTIMISER)
     _load_optimiser(model, optimiser, tensors)
-    torch.set_rng_state(tensors["rng.cpu"])
-    if torch.cuda.is_available() and "rng.cuda" in tensors:
-        torch.cuda.set_rng_state(tensors["rng.cuda"])
+    if f"rng.cpu.{rank}" in tensors:
+        torch.set_rng_state(tensors[f"rng.cpu.{rank}"])
+    if torch.cuda.is_available() and f"rng.cuda.{rank}" in tensors:
+        torch.cuda.set_rng_state(tensors[f"rng.cuda.{rank}"])
     return Progress(**json.loads((checkpoint / _STATE).read_text(encoding="utf-8")))
 
 
@@ -132,11 +146,11 @@ def _load_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tensors:
                 optimiser.state[parameter][key] = tensors[f"{key}.{name}"].to(parameter.device)
 
 
-def _rng_tensors() -> dict[str, Tensor]:
-    tensors = {"rng.cpu": torch.get_rng_state()}
+def _rng_tensors(ranks: Ranks) -> dict[str, Tensor]:
+    states = {"cpu": ranks.gathered(torch.get_rng_state())}
     if torch.cuda.is_available():
-        tensors["rng.cuda"] = torch.cuda.get_rng_state()
-    return tensors
+        states["cuda"] = ranks.gathered(torch.cuda.get_rng_state())
+    return {f"rng.{kind}.{rank}": state for kind, found in states.items() for rank, state in enumerate(found)}
 
 
 def _write_state(folder: Path, progress: Progress) -> None:

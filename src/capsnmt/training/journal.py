@@ -16,12 +16,14 @@ from capsnmt.folder import METRICS
 
 
 class Journal:
-    """Writes every record to metrics.jsonl and TensorBoard, and shows it."""
+    """Writes every record to metrics.jsonl and TensorBoard, and shows it. Without a folder it only shows."""
 
-    def __init__(self, folder: Path, *, start_step: int, total_steps: int, show: bool) -> None:
-        _drop_records_after(folder / METRICS, start_step)
-        self._file = (folder / METRICS).open("a", encoding="utf-8")
-        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=start_step + 1)
+    def __init__(self, folder: Path | None, start_step: int, total_steps: int, *, show: bool) -> None:
+        self._file, self._board = None, None
+        if folder is not None:
+            _drop_records_after(folder / METRICS, start_step)
+            self._file = (folder / METRICS).open("a", encoding="utf-8")
+            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=start_step + 1)
         self._console = Console(stderr=True)
         self._show = show
         self._bar: Progress | None = None
@@ -46,8 +48,9 @@ class Journal:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if self._bar:
             self._bar.stop()
-        self._file.close()
-        self._board.close()
+        if self._file and self._board:
+            self._file.close()
+            self._board.close()
 
     def advance(self, step: int) -> None:
         """Moves the bar."""
@@ -56,11 +59,12 @@ class Journal:
 
     def record(self, kind: str, step: int, **values: Any) -> None:
         """One record, for example record("train", 50, loss=4.2)."""
-        self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
-        self._file.flush()
-        for name, value in values.items():
-            if isinstance(value, (int, float)):
-                self._board.add_scalar(f"{kind}/{name}", value, step)
+        if self._file and self._board:
+            self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+            self._file.flush()
+            for name, value in values.items():
+                if isinstance(value, (int, float)):
+                    self._board.add_scalar(f"{kind}/{name}", value, step)
         text = "  ".join(f"{name} {_format(value)}" for name, value in values.items() if value is not None)
         if self._bar and kind == "train":
             self._bar.update(self._task, status=text)

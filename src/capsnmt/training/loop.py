@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from capsnmt.config import RunConfig, TrainingConfig
 from capsnmt.data.batches import Batch, BatchStream
@@ -16,7 +19,6 @@ from capsnmt.data.prepare import load_store, prepare
 from capsnmt.errors import CapsNMTError
 from capsnmt.folder import WEIGHTS, create_folder, read_folder_config
 from capsnmt.models import build_model, parse_model_config
-from capsnmt.models.contract import TranslationModel
 from capsnmt.models.weights import load_weights, read_weights, save_weights
 from capsnmt.runtime.allocator import keep_freed_memory
 from capsnmt.runtime.torch_engine import pick_device
@@ -33,6 +35,7 @@ from capsnmt.training.checkpoint import (
     save_best,
     save_checkpoint,
 )
+from capsnmt.training.distributed import Ranks, joined_ranks
 from capsnmt.training.guard import DivergenceGuard, StopRequest, folder_lock, stop_on_signals
 from capsnmt.training.journal import Journal
 from capsnmt.training.precision import use_bf16
@@ -45,30 +48,37 @@ log = logging.getLogger(__name__)
 def train(config: RunConfig, *, show: bool = True) -> Path:
     """Trains the recipe, or goes on where its folder left off. Returns the model folder."""
     parse_model_config(config.model)  # a typo in the model section must not wait for the corpus
-    with folder_lock(Path(config.output)), stop_on_signals() as stop:
-        return _train(config, stop, show=show)
+    with (
+        joined_ranks(pick_device(config.training.device)) as ranks,
+        folder_lock(Path(config.output)) if ranks.is_first else nullcontext(),
+        stop_on_signals() as stop,
+    ):
+        return _train(config, ranks, stop, show=show and ranks.is_first)
 
 
-def _train(config: RunConfig, stop: StopRequest, *, show: bool) -> Path:
+def _train(config: RunConfig, ranks: Ranks, stop: StopRequest, *, show: bool) -> Path:
     settings = config.training
     keep_freed_memory()
-    device = pick_device(settings.device)
-    store_folder = prepare(config, progress=show)
+    with ranks.one_after_another():
+        store_folder = prepare(config, progress=show)
+        text = TextPipeline.load(store_folder, config.text)
+        folder = create_folder(config, text) if ranks.is_first else Path(config.output)
     corpus = load_store(store_folder)
-    text = TextPipeline.load(store_folder, config.text)
-    folder = create_folder(config, text)
     checkpoints = folder / "checkpoints"
 
     torch.manual_seed(settings.seed)
-    model = build_model(config.model, source_size=text.source_size, target_size=text.target_size).to(device).train()
-    optimiser = build_optimiser(model, settings, device)
+    model = build_model(config.model, source_size=text.source_size, target_size=text.target_size)
+    model = model.to(ranks.device).train()
+    optimiser = build_optimiser(model, settings)
     progress = Progress()
-    if checkpoint := newest_whole_checkpoint(checkpoints):
-        progress = load_checkpoint(checkpoint, model, optimiser)
-    elif settings.start_from:
+    if settings.start_from:
         start_from_folder(model, text, Path(settings.start_from))
+    torch.manual_seed(settings.seed + ranks.rank)  # ranks start from the same weights but drop out different units
+    if checkpoint := newest_whole_checkpoint(checkpoints):
+        progress = load_checkpoint(checkpoint, model, optimiser, rank=ranks.rank)
     use_bf16(model, settings.bf16_modules)
-    validate = Validator(config, corpus.valid, text, device)
+    trained = ranks.wrap(model)
+    validate = Validator(config, corpus.valid, text, ranks.device)
     batches = BatchStream(
         corpus.train,
         batch_tokens=settings.batch_tokens,
@@ -76,83 +86,95 @@ def _train(config: RunConfig, stop: StopRequest, *, show: bool) -> Path:
         pipeline=text,
         dropout=config.text.subwords.dropout,
         position=(progress.epoch, progress.batch),
+        rank=ranks.rank,
+        world_size=ranks.size,
     )
     start_s, last_save_s = time.monotonic() - progress.elapsed_s, time.monotonic()
 
-    with Journal(folder, start_step=progress.step, total_steps=settings.steps, show=show) as journal:
-        journal.say(describe(model, config, len(corpus.train), device, progress))
+    with Journal(folder if ranks.is_first else None, progress.step, settings.steps, show=show) as journal:
+        journal.say(describe(model, config, len(corpus.train), ranks, progress))
         meter, guard = Meter(batches), DivergenceGuard()
         while progress.step < settings.steps and not out_of_patience(progress, settings):
             progress.step += 1
-            group = [next(batches) for _ in range(settings.accumulate)]
             rate = learning_rate(progress.step, settings)
-            nll, norm = update(model, optimiser, group, rate, settings, device)
+            done = update(
+                trained, optimiser, [next(batches) for _ in range(settings.accumulate)], rate, settings, ranks
+            )
             progress.epoch, progress.batch = batches.position
-            progress.target_tokens += sum(batch.target_tokens for batch in group)
+            progress.target_tokens += done.target_tokens
             progress.elapsed_s = time.monotonic() - start_s
-            if guard.saw(norm, progress.step):
+            if guard.saw(done.norm, progress.step):
                 progress.skipped_updates += 1
-                journal.say(f"step {progress.step}: gradient norm {norm}, update skipped")
+                journal.say(f"step {progress.step}: gradient norm {done.norm}, update skipped")
             else:
-                meter.add(nll, group)
+                meter.add(done)
             journal.advance(progress.step)
 
+            stopping = ranks.highest(stop.signal or 0) > 0
             last = progress.step == settings.steps
             if progress.step % settings.log_every == 0 or last:
-                journal.record("train", progress.step, epoch=progress.epoch, rate=rate, norm=norm, **meter.flush())
+                values = {"epoch": progress.epoch, "rate": rate, "norm": done.norm, **meter.flush()}
+                journal.record("train", progress.step, **values)
             if progress.step % settings.validate_every == 0 or last:
                 began_s = time.monotonic()
-                outcome = validate(model)
+                outcome = Validation.of(ranks.from_first(validate(model).values() if ranks.is_first else [0.0] * 3))
                 meter.exclude(time.monotonic() - began_s)
-                if is_best(outcome, progress, settings):
+                if is_best(outcome, progress, settings) and ranks.is_first:
                     save_best(checkpoints, progress, model)
-                journal.record(
-                    "valid",
-                    progress.step,
-                    loss=outcome.loss,
-                    perplexity=outcome.perplexity,
-                    bleu=outcome.bleu,
-                    chrf=outcome.chrf,
-                    best=progress.best_step,
-                )
-            last = last or out_of_patience(progress, settings) or stop.signal is not None
-            if last or checkpoint_is_due(progress.step, last_save_s, settings):
-                save_checkpoint(checkpoints, progress, model, optimiser, keep_last=settings.keep_last)
+                journal.record("valid", progress.step, **outcome.report(), best=progress.best_step)
+            last = last or out_of_patience(progress, settings) or stopping
+            if last or checkpoint_is_due(
+                progress.step, ranks.from_first([time.monotonic() - last_save_s])[0], settings
+            ):
+                save_checkpoint(checkpoints, progress, model, optimiser, ranks, keep_last=settings.keep_last)
                 last_save_s = time.monotonic()
-            if stop.signal is not None:
+            if stopping:
                 journal.say(f"stopped at step {progress.step}; the same command resumes")
                 stop.leave()
         batches.close()
-        finish(folder, config, progress)
+        if ranks.is_first:
+            finish(folder, config, progress)
         journal.say(f"finished: {folder / WEIGHTS} (best validation at step {progress.best_step})")
     return folder
 
 
+class Update(NamedTuple):
+    """What one update did, over all ranks."""
+
+    nll: float  # unsmoothed, summed over tokens
+    target_tokens: int
+    norm: float  # of the gradient before clipping
+
+
 def update(
-    model: TranslationModel,
+    model: nn.Module,
     optimiser: torch.optim.Optimizer,
     group: list[Batch],
     rate: float,
     settings: TrainingConfig,
-    device: torch.device,
-) -> tuple[float, float]:
-    """One update over a group of accumulated batches; returns the unsmoothed loss sum and the gradient norm."""
-    tokens = sum(batch.target_tokens for batch in group)  # every token of the group weighs the same
+    ranks: Ranks,
+) -> Update:
+    """One update over a group of accumulated batches; every token of the group weighs the same, on whatever rank."""
+    tokens = ranks.total(sum(batch.target_tokens for batch in group))
     nll = 0.0
     optimiser.zero_grad(set_to_none=True)
     for batch in group:
-        sums = batch_loss(model, batch, device, settings.label_smoothing)
-        (sums.smoothed / tokens).backward()  # type: ignore[no-untyped-call]
+        # Ranks exchange gradients once, with the last batch of the group.
+        waits = isinstance(model, DistributedDataParallel) and batch is not group[-1]
+        with model.no_sync() if waits else nullcontext():  # type: ignore[operator]
+            sums = batch_loss(model, batch, ranks.device, settings.label_smoothing)
+            # × size, because the exchange takes the mean over ranks.
+            (sums.smoothed * (ranks.size / tokens)).backward()  # type: ignore[no-untyped-call]
         nll += sums.nll.item()
     norm = nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm).item()
-    if math.isfinite(norm):  # else the update is skipped: weights and moments stay as they are
+    if math.isfinite(norm):  # else the update is skipped on every rank: weights and moments stay as they are
         for parameters in optimiser.param_groups:
             parameters["lr"] = rate
         optimiser.step()
-    return nll, norm
+    return Update(ranks.total(nll), int(tokens), norm)
 
 
-def build_optimiser(model: nn.Module, settings: TrainingConfig, device: torch.device) -> torch.optim.Optimizer:
+def build_optimiser(model: nn.Module, settings: TrainingConfig) -> torch.optim.Optimizer:
     """Adam as the paper's; decoupled weight decay when asked for."""
     return torch.optim.AdamW(
         model.parameters(),
@@ -191,11 +213,10 @@ def out_of_patience(progress: Progress, settings: TrainingConfig) -> bool:
     return settings.patience is not None and progress.bad_validations >= settings.patience
 
 
-def checkpoint_is_due(step: int, last_save_s: float, settings: TrainingConfig) -> bool:
+def checkpoint_is_due(step: int, since_last_s: float, settings: TrainingConfig) -> bool:
     """By steps, by minutes, or both."""
     by_step = settings.checkpoint_every is not None and step % settings.checkpoint_every == 0
-    minutes = settings.checkpoint_minutes
-    return by_step or (minutes is not None and time.monotonic() - last_save_s >= 60.0 * minutes)
+    return by_step or (settings.checkpoint_minutes is not None and since_last_s >= 60.0 * settings.checkpoint_minutes)
 
 
 def finish(folder: Path, config: RunConfig, progress: Progress) -> None:
@@ -210,13 +231,14 @@ def finish(folder: Path, config: RunConfig, progress: Progress) -> None:
     write_card(folder, config, progress, [path.parent.name for path in chosen])
 
 
-def describe(model: nn.Module, config: RunConfig, num_pairs: int, device: torch.device, progress: Progress) -> str:
+def describe(model: nn.Module, config: RunConfig, num_pairs: int, ranks: Ranks, progress: Progress) -> str:
     """The first line of a run."""
     parameters = sum(parameter.numel() for parameter in model.parameters())
+    where = f"{ranks.size} x {ranks.device.type}" if ranks.size > 1 else ranks.device.type
+    threads = f", {torch.get_num_threads()} threads" if ranks.device.type == "cpu" else ""
     resumed = f", resumed at step {progress.step}" if progress.step else ""
-    threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
     system, pair = config.model["system"], f"{config.languages.source}-{config.languages.target}"
-    return f"{system} {pair}: {parameters:,} parameters, {num_pairs:,} pairs, {device}{threads}{resumed}"
+    return f"{system} {pair}: {parameters:,} parameters, {num_pairs:,} pairs, {where}{threads}{resumed}"
 
 
 class Meter:
@@ -230,10 +252,10 @@ class Meter:
         self._nll, self._tokens = 0.0, 0
         self._start_s, self._start_wait_s = time.monotonic(), self._batches.wait_s
 
-    def add(self, nll: float, group: list[Batch]) -> None:
+    def add(self, done: Update) -> None:
         """Counts one update."""
-        self._nll += nll
-        self._tokens += sum(batch.target_tokens for batch in group)
+        self._nll += done.nll
+        self._tokens += done.target_tokens
 
     def exclude(self, elapsed_s: float) -> None:
         """Leaves out time that was not spent on training."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from capsnmt.config import RunConfig
 from capsnmt.data.batches import Batch, valid_batches
@@ -27,13 +29,27 @@ class Validation:
     bleu: float | None
     chrf: float | None
 
+    def values(self) -> list[float]:
+        """Three numbers, NaN for none: what ranks can exchange."""
+        return [math.nan if value is None else value for value in (self.loss, self.bleu, self.chrf)]
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Validation:
+        """The inverse of `values`."""
+        loss, *scores = values
+        return cls(loss, *(None if math.isnan(score) else score for score in scores))
+
+    def report(self) -> dict[str, float | None]:
+        """What the journal records."""
+        return {"loss": self.loss, "perplexity": self.perplexity, "bleu": self.bleu, "chrf": self.chrf}
+
     @property
     def perplexity(self) -> float:
         """exp(loss), infinite rather than an overflow."""
         return math.exp(self.loss) if self.loss < 700 else math.inf
 
 
-def batch_loss(model: TranslationModel, batch: Batch, device: torch.device, smoothing: float) -> LossSums:
+def batch_loss(model: nn.Module, batch: Batch, device: torch.device, smoothing: float) -> LossSums:
     """Runs one batch through the model."""
     src, src_mask, tgt_in, tgt_out, tgt_mask = (
         torch.from_numpy(array).to(device, non_blocking=True)

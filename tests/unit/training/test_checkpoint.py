@@ -20,6 +20,7 @@ from capsnmt.training.checkpoint import (
     save_best,
     save_checkpoint,
 )
+from capsnmt.training.distributed import ALONE
 from capsnmt.training.loop import build_optimiser, update
 
 CPU = torch.device("cpu")
@@ -33,11 +34,11 @@ def make(tiny_model, system, seed=3):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.01 * torch.randn_like(parameter))
-    return model, build_optimiser(model, SETTINGS, CPU)
+    return model, build_optimiser(model, SETTINGS)
 
 
 def go_on(model, optimiser, updates):
-    return [update(model, optimiser, [BATCH], 0.01, SETTINGS, CPU) for _ in range(updates)]
+    return [update(model, optimiser, [BATCH], 0.01, SETTINGS, ALONE) for _ in range(updates)]
 
 
 def equal_weights(a, b):
@@ -47,7 +48,7 @@ def equal_weights(a, b):
 def test_a_resumed_run_goes_on_bit_for_bit(system, tiny_model, tmp_path):
     model, optimiser = make(tiny_model, system)
     go_on(model, optimiser, 3)
-    path = save_checkpoint(tmp_path, Progress(step=3), model, optimiser, keep_last=5)
+    path = save_checkpoint(tmp_path, Progress(step=3), model, optimiser, ALONE, keep_last=5)
     expected = go_on(model, optimiser, 3)
 
     other, other_optimiser = make(tiny_model, system, seed=99)
@@ -60,7 +61,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(system, tiny_model, tmp_path):
 def test_adams_moments_come_back(system, tiny_model, tmp_path):
     model, optimiser = make(tiny_model, system)
     go_on(model, optimiser, 2)
-    path = save_checkpoint(tmp_path, Progress(step=2), model, optimiser, keep_last=5)
+    path = save_checkpoint(tmp_path, Progress(step=2), model, optimiser, ALONE, keep_last=5)
     other, other_optimiser = make(tiny_model, system, seed=99)
     load_checkpoint(path, other, other_optimiser)
     for mine, loaded in zip(model.parameters(), other.parameters(), strict=True):
@@ -76,7 +77,7 @@ def test_random_numbers_go_on_where_they_were(tiny_model, tmp_path):
     model, optimiser = make(tiny_model, "simple")
     torch.manual_seed(12)
     torch.rand(7)
-    path = save_checkpoint(tmp_path, Progress(step=1), model, optimiser, keep_last=5)
+    path = save_checkpoint(tmp_path, Progress(step=1), model, optimiser, ALONE, keep_last=5)
     expected = torch.rand(5)
     torch.manual_seed(0)
     load_checkpoint(path, model, optimiser)
@@ -89,7 +90,7 @@ def test_progress_comes_back_exactly(tiny_model, tmp_path, best):
     progress = Progress(
         step=7, epoch=2, batch=5, target_tokens=10**12, elapsed_s=1 / 3, best_step=6, best_value=best, bad_validations=1
     )
-    path = save_checkpoint(tmp_path, progress, model, optimiser, keep_last=5)
+    path = save_checkpoint(tmp_path, progress, model, optimiser, ALONE, keep_last=5)
     assert load_checkpoint(path, model, optimiser) == progress
 
 
@@ -97,7 +98,7 @@ def test_only_the_newest_are_kept(tiny_model, tmp_path):
     model, optimiser = make(tiny_model, "simple")
     save_best(tmp_path, Progress(step=1), model)
     for step in (2, 9, 10, 100):
-        save_checkpoint(tmp_path, Progress(step=step), model, optimiser, keep_last=3)
+        save_checkpoint(tmp_path, Progress(step=step), model, optimiser, ALONE, keep_last=3)
     assert [int(path.name.removeprefix("step-")) for path in checkpoints_in(tmp_path)] == [9, 10, 100]
     assert best_weights(tmp_path) is not None  # the best is never pruned
 
@@ -105,7 +106,7 @@ def test_only_the_newest_are_kept(tiny_model, tmp_path):
 def test_keep_one(tiny_model, tmp_path):
     model, optimiser = make(tiny_model, "simple")
     for step in (1, 2):
-        save_checkpoint(tmp_path, Progress(step=step), model, optimiser, keep_last=1)
+        save_checkpoint(tmp_path, Progress(step=step), model, optimiser, ALONE, keep_last=1)
     assert [path.name for path in checkpoints_in(tmp_path)] == ["step-00000002"]
 
 
@@ -115,7 +116,7 @@ def test_keep_one(tiny_model, tmp_path):
 )
 def test_an_aborted_writing_leaves_no_checkpoint(tiny_model, tmp_path, monkeypatch, failure, seen):
     model, optimiser = make(tiny_model, "simple")
-    save_checkpoint(tmp_path, Progress(step=1), model, optimiser, keep_last=1)
+    save_checkpoint(tmp_path, Progress(step=1), model, optimiser, ALONE, keep_last=1)
 
     def fail(*_):
         raise failure
@@ -123,7 +124,7 @@ def test_an_aborted_writing_leaves_no_checkpoint(tiny_model, tmp_path, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint_module, "_write_state", fail)
         with pytest.raises(seen, match="No space left.*Earlier checkpoints" if seen is CapsNMTError else None):
-            save_checkpoint(tmp_path, Progress(step=2), model, optimiser, keep_last=1)
+            save_checkpoint(tmp_path, Progress(step=2), model, optimiser, ALONE, keep_last=1)
         with pytest.raises(seen):
             save_best(tmp_path, Progress(step=2), model)
     assert [path.name for path in checkpoints_in(tmp_path)] == ["step-00000001"]  # the old one is not gone either
@@ -136,7 +137,7 @@ def test_an_aborted_writing_leaves_no_checkpoint(tiny_model, tmp_path, monkeypat
 def test_a_damaged_newest_checkpoint_is_reported_and_the_one_before_is_used(tiny_model, tmp_path, caplog, name, damage):
     model, optimiser = make(tiny_model, "simple")
     for step in (1, 2):
-        save_checkpoint(tmp_path, Progress(step=step), model, optimiser, keep_last=2)
+        save_checkpoint(tmp_path, Progress(step=step), model, optimiser, ALONE, keep_last=2)
     file = tmp_path / "step-00000002" / name
     content = file.read_bytes()
     if damage == "gone":
@@ -152,7 +153,7 @@ def test_a_damaged_newest_checkpoint_is_reported_and_the_one_before_is_used(tiny
 def test_only_damaged_checkpoints_are_an_error_and_not_a_fresh_start(tiny_model, tmp_path):
     model, optimiser = make(tiny_model, "simple")
     assert newest_whole_checkpoint(tmp_path) is None
-    path = save_checkpoint(tmp_path, Progress(step=1), model, optimiser, keep_last=2)
+    path = save_checkpoint(tmp_path, Progress(step=1), model, optimiser, ALONE, keep_last=2)
     (path / "weights.safetensors").write_bytes(b"")
     with pytest.raises(CapsNMTError, match="every checkpoint"):
         newest_whole_checkpoint(tmp_path)
@@ -164,14 +165,14 @@ def test_remains_of_a_killed_process_do_no_harm(tiny_model, tmp_path):
     killed.mkdir()
     (killed / "weights.safetensors").write_bytes(b"half")
     assert checkpoints_in(tmp_path) == []
-    path = save_checkpoint(tmp_path, Progress(step=2), model, optimiser, keep_last=1)
+    path = save_checkpoint(tmp_path, Progress(step=2), model, optimiser, ALONE, keep_last=1)
     assert load_checkpoint(path, model, optimiser).step == 2
 
 
 def test_the_same_step_can_be_written_again(tiny_model, tmp_path):
     model, optimiser = make(tiny_model, "simple")
-    save_checkpoint(tmp_path, Progress(step=1, epoch=0), model, optimiser, keep_last=2)
-    path = save_checkpoint(tmp_path, Progress(step=1, epoch=4), model, optimiser, keep_last=2)
+    save_checkpoint(tmp_path, Progress(step=1, epoch=0), model, optimiser, ALONE, keep_last=2)
+    path = save_checkpoint(tmp_path, Progress(step=1, epoch=4), model, optimiser, ALONE, keep_last=2)
     assert load_checkpoint(path, model, optimiser).epoch == 4
     assert checkpoint_weights(path).is_file()
 
@@ -188,5 +189,5 @@ def test_the_best_is_replaced(tiny_model, tmp_path):
 
 def test_nothing_in_a_checkpoint_is_a_pickle(tiny_model, tmp_path):
     model, optimiser = make(tiny_model, "simple")
-    path = save_checkpoint(tmp_path, Progress(step=1), model, optimiser, keep_last=2)
+    path = save_checkpoint(tmp_path, Progress(step=1), model, optimiser, ALONE, keep_last=2)
     assert {file.suffix for file in path.iterdir()} == {".safetensors", ".json"}

@@ -15,6 +15,7 @@ from capsnmt.config import TrainingConfig
 from capsnmt.data.batches import pad_batch
 from capsnmt.errors import CapsNMTError
 from capsnmt.text.subwords import EOS
+from capsnmt.training.distributed import ALONE
 from capsnmt.training.guard import DivergenceGuard, folder_lock, stop_on_signals
 from capsnmt.training.loop import build_optimiser, update
 
@@ -72,17 +73,17 @@ def test_single_bad_updates_pass_and_a_row_of_them_stops():
 def test_an_update_without_a_finite_gradient_changes_nothing(system, tiny_model):
     settings = TrainingConfig(steps=10, learning_rate=0.01, warmup_steps=1)
     model = tiny_model(system).train()
-    optimiser = build_optimiser(model, settings, torch.device("cpu"))
+    optimiser = build_optimiser(model, settings)
     batch = pad_batch([[5, 6, EOS]], [[20, 21, EOS]])
-    update(model, optimiser, [batch], 0.01, settings, torch.device("cpu"))
+    update(model, optimiser, [batch], 0.01, settings, ALONE)
     hook = model.target_embedding.weight.register_hook(lambda gradient: gradient * math.nan)
     before = [parameter.clone() for parameter in model.parameters()]
     moments = [optimiser.state[parameter]["exp_avg"].clone() for parameter in model.parameters()]
-    _, norm = update(model, optimiser, [batch], 0.01, settings, torch.device("cpu"))
+    *_, norm = update(model, optimiser, [batch], 0.01, settings, ALONE)
     assert not math.isfinite(norm)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     after = [optimiser.state[parameter]["exp_avg"] for parameter in model.parameters()]
     assert all(torch.equal(a, b) for a, b in zip(moments, after, strict=True))
     hook.remove()
-    _, norm = update(model, optimiser, [batch], 0.01, settings, torch.device("cpu"))
+    *_, norm = update(model, optimiser, [batch], 0.01, settings, ALONE)
     assert math.isfinite(norm)

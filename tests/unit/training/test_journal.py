@@ -12,7 +12,7 @@ def records(folder):
 
 
 def write(folder, *steps, start_step=0, show=False):
-    with Journal(folder, start_step=start_step, total_steps=10, show=show) as journal:
+    with Journal(folder, start_step, 10, show=show) as journal:
         for step in steps:
             journal.record("train", step, loss=1.0 / step, note=None)
 
@@ -26,7 +26,7 @@ def test_every_record_is_a_line_of_json(tmp_path):
 
 
 def test_a_record_is_on_disk_at_once(tmp_path):
-    with Journal(tmp_path, start_step=0, total_steps=10, show=False) as journal:
+    with Journal(tmp_path, 0, 10, show=False) as journal:
         journal.record("valid", 1, bleu=3.0)
         assert [record["bleu"] for record in records(tmp_path)] == [3.0]
 

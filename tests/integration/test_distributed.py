@@ -1,0 +1,108 @@
+"""Two gloo ranks make the updates of one process on the joined batches, also when one of them is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+RECIPE = """
+languages: {source: xx, target: yy}
+data:
+  root: ROOT
+  train: {source: train.xx, target: train.yy}
+  valid: {source: train.xx, target: train.yy}
+  store: ROOT/store
+text: {subwords: {type: word, vocabulary: 40, protected_symbols: 0}}
+model: {system: SYSTEM, width: 16, encoder_layers: 1, decoder_layers: 1, dropout: 0.0}
+training:
+  steps: STEPS
+  batch_tokens: 64
+  learning_rate: 0.01
+  warmup_steps: 3
+  schedule: constant
+  validate_every: 1000
+  validate_sentences: 0
+  checkpoint_every: 2
+  keep_last: 3
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    lines = [" ".join(str((line * 7 + i * i) % 10) for i in range(1 + line % 6)) for line in range(120)]
+    for side in ("xx", "yy"):
+        (tmp_path / f"train.{side}").write_text("\n".join(lines) + "\n")
+
+    def write(name, system="simple", steps=12):
+        text = RECIPE.replace("ROOT", str(tmp_path)).replace("SYSTEM", system).replace("STEPS", str(steps))
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(f"{text}\noutput: {tmp_path / name}\n")
+        return path
+
+    return write
+
+
+def command(recipe, *options, ranks=1, restarts=0):
+    launcher = [sys.executable, "-m"]
+    if ranks > 1:
+        launcher += ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"]
+        launcher += ["-m"]
+    return [*launcher, "capsnmt", "train", str(recipe), "--quiet", *options]
+
+
+def weights(recipe):
+    folder = recipe.with_suffix("")
+    return load_file(sorted((folder / "checkpoints").glob("step-*"))[-1] / "weights.safetensors")
+
+
+def largest_difference(first, second):
+    assert first.keys() == second.keys()
+    return max((first[name] - second[name]).abs().max().item() for name in first)
+
+
+def test_two_ranks_equal_one_process_on_the_joined_batch(recipe):
+    one, two, half = (recipe(name, "capsnmt") for name in ("one", "two", "half"))
+    subprocess.run(command(one, "--set", "training.accumulate=2"), check=True)
+    subprocess.run(command(two, ranks=2), check=True)
+    subprocess.run(command(half), check=True)
+    assert largest_difference(weights(one), weights(two)) < 2e-5
+    assert largest_difference(weights(one), weights(half)) > 1e-3  # the second rank's batches do matter
+
+
+def processes_of(recipe):
+    """Process ids of the ranks that train this recipe."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                words = (folder / "cmdline").read_bytes().decode().split("\0")
+            except OSError:
+                continue
+            if str(recipe) in words and "torch.distributed.run" not in words:
+                found.append(int(folder.name))
+    return sorted(found)
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="finds the ranks through /proc")
+def test_a_killed_rank_is_restarted_and_nothing_is_lost(recipe):
+    calm, rough = recipe("calm", steps=400), recipe("rough", steps=400)
+    subprocess.run(command(calm, ranks=2), check=True)
+    with subprocess.Popen(command(rough, ranks=2, restarts=2)) as run:
+        checkpoints = rough.with_suffix("") / "checkpoints"
+        deadline_s = time.monotonic() + 120
+        while not (checkpoints.exists() and any(checkpoints.glob("step-*"))):
+            assert time.monotonic() < deadline_s
+            assert run.poll() is None
+            time.sleep(0.02)
+        os.kill(processes_of(rough)[-1], signal.SIGKILL)
+        assert run.wait(timeout=240) == 0
+    first, second = weights(calm), weights(rough)
+    assert all(torch.equal(first[name], second[name]) for name in first)
