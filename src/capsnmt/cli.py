@@ -56,6 +56,35 @@ def _root(
 
 
 @app.command()
+def doctor(
+    recipe: Annotated[
+        Path | None, typer.Argument(help="A recipe, or --source and --target.", show_default=False)
+    ] = None,
+    set_: Set = None,
+    data: Data = None,
+    source: Annotated[Path | None, typer.Option("--source", "-s", help="Source text, without a recipe.")] = None,
+    target: Annotated[Path | None, typer.Option("--target", "-t", help="Its translation, line by line.")] = None,
+    languages: Annotated[str | None, typer.Option(help="Such as en-de; a recipe knows its own.")] = None,
+    json_: Annotated[Path | None, typer.Option("--json", help="Write the report to this file; - is stdout.")] = None,
+) -> None:
+    """Examine a corpus before it is prepared. Exits with 1 if `prepare` would stop at it."""
+    report = verbs.doctor(
+        None if recipe is None else verbs.recipe(recipe, overrides=set_ or [], data=data),
+        source=source,
+        target=target,
+        languages=None if languages is None else parse_language_pair(languages),
+    )
+    if json_ is not None:
+        with _open(json_, "wb") as file:
+            file.write(json.dumps(report.to_dict(), indent=1, ensure_ascii=False).encode("utf-8") + b"\n")
+    if json_ is None or str(json_) != "-":
+        from capsnmt.data.doctor import print_report
+
+        print_report(report, Console())
+    raise typer.Exit(1 if report.would_stop else 0)
+
+
+@app.command()
 def prepare(recipe: Recipe, set_: Set = None, data: Data = None, quiet: Quiet = False) -> None:
     """Train the subwords of a recipe and write its token store."""
     _log_to_stderr(quiet)
@@ -88,6 +117,12 @@ def translate(
     top_k: Annotated[int, typer.Option(min=0, help="Sample among the k likeliest; 0 = all.")] = 0,
     top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="Sample among the likeliest with this mass.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of sampling.")] = 1,
+    split: Annotated[
+        bool, typer.Option("--split/--no-split", help="Translate a line of several sentences one by one.")
+    ] = True,
+    glossary: Annotated[
+        Path | None, typer.Option(help="TSV of terms and their translations; a term alone stays as it is.")
+    ] = None,
     prefix: Annotated[str, typer.Option(help="Every translation starts with this text.")] = "",
     format_: Annotated[str, typer.Option("--format", help="text, json (a line each) or nbest (Moses style).")] = "text",
     batch_lines: Annotated[int, typer.Option(min=1, help="Lines translated together when they are there.")] = 64,
@@ -102,6 +137,8 @@ def translate(
         length_penalty_type=length_penalty_type,
         max_length_ratio=max_length_ratio,
         sampling=sampling,
+        split=split,
+        terms={} if glossary is None else verbs.read_glossary(glossary),
     )
     with _open(input_, "rb") as read, _open(output, "wb") as write:
         verbs.translate_stream(

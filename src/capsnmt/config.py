@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from capsnmt.errors import CapsNMTError
 
 LengthPenaltyType = Literal["wu", "len"]
+SpanKind = Literal["placeholder", "tag", "url", "email", "number"]  # text/spans.py
 
 FORMAT_VERSION = 1  # of the model folder and of the data store
 
@@ -56,6 +57,19 @@ class ParallelText(StrictModel):
         return self
 
 
+class FilterConfig(StrictModel):
+    """Training pairs that are left out, and counted, before they are encoded; the defaults leave out none."""
+
+    max_words: int | None = Field(None, ge=1, description="most words of a side")
+    max_characters: int | None = Field(None, ge=1, description="most characters of a side")
+    max_ratio: float | None = Field(
+        None, ge=1.0, description="words of the longer side / words of the shorter, where the longer has more than 5"
+    )
+    deduplicate: bool = Field(False, description="keep the first of the pairs that are the same on both sides")
+    wrong_language: bool = Field(False, description="leave out sides that py3langid takes for another language")
+    drop_overlap: bool = Field(False, description="leave out pairs whose source is in valid or test")
+
+
 class DataConfig(StrictModel):
     """Where the text is (relative paths start at `root`) and where its prepared form goes (as written)."""
 
@@ -69,6 +83,7 @@ class DataConfig(StrictModel):
         None, description="folder whose subword models are used instead of new ones: what fine-tuning needs"
     )
     max_tokens: int = Field(256, ge=2, description="training pairs with a longer side are left out, and counted")
+    filters: FilterConfig = FilterConfig()
 
 
 class NormaliseConfig(StrictModel):
@@ -102,7 +117,16 @@ class TextConfig(StrictModel):
     """The whole way from a string to ids."""
 
     normalise: NormaliseConfig = NormaliseConfig()
+    protect: tuple[SpanKind, ...] = Field(
+        (), description="kinds of spans that are masked by reserved symbols, in training and in translating"
+    )
     subwords: SubwordsConfig = SubwordsConfig()
+
+    @model_validator(mode="after")
+    def _protecting_needs_symbols(self) -> TextConfig:
+        if self.protect and self.subwords.protected_symbols == 0:
+            raise ValueError("protect needs subwords.protected_symbols > 0")
+        return self
 
 
 class TrainingConfig(StrictModel):
@@ -150,6 +174,10 @@ class DecodingConfig(StrictModel):
     length_penalty_type: LengthPenaltyType = "wu"
     max_length_ratio: float = Field(2.0, gt=0.0, description="output tokens <= ratio * source tokens + extra")
     max_length_extra: int = Field(20, ge=1)
+    max_source_tokens: int = Field(256, ge=8, description="a longer sentence is cut, and flagged")
+    fit_shape: bool = Field(
+        False, description="ALL CAPS and sentences without a full stop are given to the model in ordinary form"
+    )
 
 
 class RunConfig(StrictModel):

@@ -18,6 +18,7 @@ from capsnmt.errors import CapsNMTError
 from capsnmt.folder import WEIGHTS, load_text, read_folder_config
 
 if TYPE_CHECKING:
+    from capsnmt.data.doctor import DoctorReport
     from capsnmt.evaluation.report import EvaluationReport
 
 
@@ -37,6 +38,7 @@ class Translator(LineTranslator):
             engine=TorchEngine.load(folder, device=device),
             text=load_text(folder, config),
             decoding=decoding or config.decoding,
+            language=config.languages.source,
         )
 
 
@@ -56,6 +58,23 @@ def prepare(config: RunConfig, *, show: bool = True) -> Path:
     from capsnmt.data.prepare import prepare as prepare_store
 
     return prepare_store(config, progress=show)
+
+
+def doctor(
+    config: RunConfig | None = None,
+    *,
+    source: str | Path | None = None,
+    target: str | Path | None = None,
+    languages: LanguagesConfig | None = None,
+) -> DoctorReport:
+    """Examines the corpus of a recipe (a missing demo corpus is written first), or two aligned files."""
+    from capsnmt.data.doctor import examine_files, examine_recipe
+
+    if config is not None and source is None and target is None and languages is None:
+        return examine_recipe(config)
+    if config is None and source is not None and target is not None:
+        return examine_files(source, target, languages=languages)
+    raise CapsNMTError("doctor needs either a recipe, or --source and --target (and --languages, such as en-de)")
 
 
 def train(config: RunConfig, *, show: bool = True) -> Path:
@@ -99,6 +118,14 @@ def translate_stream(
             number += 1
         write.flush()
     return number
+
+
+def read_glossary(path: str | Path) -> dict[str, str]:
+    """Terms from a TSV: source and target, or a term alone that is not to be translated."""
+    from capsnmt.data.corpus import read_lines
+
+    pairs = (line.split("\t") for line in read_lines(path) if line.strip())
+    return {columns[0].strip(): columns[-1].strip() for columns in pairs}
 
 
 def evaluate(

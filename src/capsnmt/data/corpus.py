@@ -17,8 +17,8 @@ try:
 except ModuleNotFoundError:  # it comes with the training extra; plain and .gz files do without
     zstandard = None  # type: ignore[assignment]
 
-_BOM = b"\xef\xbb\xbf"
-_DAMAGED = (OSError, EOFError, zlib.error, *(() if zstandard is None else (zstandard.ZstdError,)))
+BOM = b"\xef\xbb\xbf"
+READ_ERRORS = (OSError, EOFError, zlib.error, *(() if zstandard is None else (zstandard.ZstdError,)))
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
@@ -26,11 +26,11 @@ def read_lines(path: str | Path) -> Iterator[str]:
     file = Path(path)
     number = 0
     try:
-        with _open_binary(file) as stream:
+        with open_binary(file) as stream:
             for number, raw in enumerate(stream, start=1):
                 line = raw.removesuffix(b"\n").removesuffix(b"\r")
                 if number == 1:
-                    line = line.removeprefix(_BOM)
+                    line = line.removeprefix(BOM)
                 yield line.decode("utf-8")
     except FileNotFoundError:
         raise CapsNMTError(f"{file} does not exist; relative names of data start at `data.root`, check both") from None
@@ -39,11 +39,12 @@ def read_lines(path: str | Path) -> Iterator[str]:
             f"{file}, line {number}: not valid UTF-8 (byte {error.start + 1} of the line is "
             f"0x{error.object[error.start]:02x}); convert the file, for example with iconv -t UTF-8"
         ) from None
-    except _DAMAGED as error:
+    except READ_ERRORS as error:
         raise CapsNMTError(f"{file}: cannot be read after line {number} ({error}); is the file complete?") from None
 
 
-def _open_binary(file: Path) -> IO[bytes]:
+def open_binary(file: Path) -> IO[bytes]:
+    """The bytes of a plain, .gz or .zst file."""
     if file.suffix == ".gz":
         return cast("IO[bytes]", gzip.open(file, "rb"))
     if file.suffix == ".zst":

@@ -18,13 +18,15 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from capsnmt.config import FORMAT_VERSION, RunConfig, flatten
+from capsnmt.config import FORMAT_VERSION, FilterConfig, ParallelText, RunConfig, TextConfig, flatten
 from capsnmt.data.corpus import files_of, read_pairs
 from capsnmt.data.demo import write_demo
+from capsnmt.data.filters import EMPTY, HashSet, Pair, Sieve, active_checks, hashes_of, overlap_key
 from capsnmt.data.store import ROWS_PER_BATCH, Row, Store, write_store
 from capsnmt.errors import CapsNMTError
 from capsnmt.text.normalise import normalise
 from capsnmt.text.pipeline import TextPipeline, subword_files
+from capsnmt.text.spans import mask_pair
 from capsnmt.text.subwords import train_subwords
 
 _LOG = logging.getLogger(__name__)
@@ -33,8 +35,9 @@ _INFO_FILE = "store.json"
 _TRAIN_FILE = "train.arrow"
 _VALID_FILE = "valid.arrow"
 _PAIRS_PER_LOG_LINE = 100_000
+_TOO_LONG = "too_long"  # by data.max_tokens; what the filters of text leave out has names of its own
 
-Pair = tuple[str, str]
+_NO_FILTERS = flatten({"data": {"filters": FilterConfig().model_dump(mode="json")}})
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ def prepare(config: RunConfig, *, progress: bool = True) -> Path:
     """Prepares the corpus of a recipe and returns its store folder; a store with the same settings is used again."""
     folder = Path(config.data.store)
     if config.data.generate == "demo":
-        _write_missing_demo(config)
+        write_missing_demo(config)
     if folder.is_dir() and any(folder.iterdir()):
         _check_same(folder, config)
         _LOG.info("%s is already prepared", folder)
@@ -88,30 +91,28 @@ def _build(folder: Path, config: RunConfig, *, progress: bool) -> dict[str, Any]
 def _fill(folder: Path, config: RunConfig, *, progress: bool) -> dict[str, Any]:
     """Writes every file of the store, store.json last."""
     sizes = _file_sizes(config)  # before reading, so that a file that grows meanwhile is noticed later
+    sieve = _sieve(config)
     with _progress_bar(progress) as bar:
         pairs_read = None
         if config.data.subwords_from is None:
-            pairs_read = _train_all_subwords(folder, config, bar)
+            pairs_read = _train_all_subwords(folder, config, sieve, bar)
         else:
             TextPipeline.load(Path(config.data.subwords_from), config.text).copy_to(folder)
         pipeline = TextPipeline.load(folder, config.text)
-        train_counts: Counter[str] = Counter()
-        pairs = _watched(read_pairs(config.data.train, config.data.root), bar, "encoding train", pairs_read)
-        rows = _count_and_filter(_encode(pairs, pipeline), train_counts, max_tokens=config.data.max_tokens)
-        train_counts["kept"] = write_store(folder / _TRAIN_FILE, rows)
-        pairs = _watched(read_pairs(config.data.valid, config.data.root), bar, "encoding valid", None)
+        counts: Counter[str] = Counter()
+        pairs = _watched(_read_normalised(config, config.data.train), bar, "encoding train", pairs_read)
+        rows = _encode(_sieved(pairs, sieve, counts), pipeline)
+        counts["kept"] = write_store(folder / _TRAIN_FILE, _short_enough(rows, config.data.max_tokens, counts))
+        pairs = _watched(_read_normalised(config, config.data.valid), bar, "encoding valid", None)
         # Valid keeps every pair: leaving out hard ones would flatter the model.
         valid_kept = write_store(folder / _VALID_FILE, _encode(pairs, pipeline))
-    if train_counts["kept"] == 0:
-        raise CapsNMTError(
-            f"no training pair is left of {train_counts['read']} (empty side: {train_counts['empty']}, longer than "
-            f"data.max_tokens {config.data.max_tokens}: {train_counts['too_long']}); check both keys"
-        )
+    if counts["kept"] == 0:
+        raise _nothing_left(counts, config, sieve)
     info = {
         "format_version": FORMAT_VERSION,
         "settings": _settings(config),
         "file_sizes": sizes,
-        "train": {key: train_counts[key] for key in ("read", "kept", "empty", "too_long")},
+        "train": {key: counts[key] for key in ("read", "kept", EMPTY, _TOO_LONG, *sieve.reasons)},
         "valid": {"read": valid_kept, "kept": valid_kept},
         "vocabulary": {
             "source_size": pipeline.source_size,
@@ -125,46 +126,91 @@ def _fill(folder: Path, config: RunConfig, *, progress: bool) -> dict[str, Any]:
     return info
 
 
-def _train_all_subwords(folder: Path, config: RunConfig, bar: Progress) -> int:
-    """Trains on the training text only and returns its number of pairs."""
+def _train_all_subwords(folder: Path, config: RunConfig, sieve: Sieve, bar: Progress) -> int:
+    """Trains on the training text only and returns its number of pairs.
+
+    What the filters leave out must not take up places in the vocabulary; a pair with one empty side is text enough.
+    """
     subwords = config.text.subwords
     source_file, target_file = (folder / name for name in subword_files(subwords.joint))
-    counter: Counter[str] = Counter()
-
-    def pairs(label: str) -> Iterator[Pair]:
-        counter["pairs"] = 0
-        for pair in _watched(read_pairs(config.data.train, config.data.root), bar, label, None):
-            counter["pairs"] += 1
-            yield pair
+    counts: Counter[str] = Counter()
 
     def lines(label: str, sides: tuple[int, ...]) -> Iterator[str]:
-        return (normalise(pair[side], config.text.normalise) for pair in pairs(label) for side in sides)
+        counts.clear()
+        for pair, reason in sieve.judge(_watched(_read_normalised(config, config.data.train), bar, label, None)):
+            counts.update(["read", reason or "kept"])
+            if reason is None or reason == EMPTY:
+                masked = _masked(pair, config.text)
+                yield from (masked[side] for side in sides)
 
-    if subwords.joint:
-        train_subwords(lines("subwords", (0, 1)), subwords, source_file)
-    else:
-        train_subwords(lines("source subwords", (0,)), subwords, source_file)
-        train_subwords(lines("target subwords", (1,)), subwords, target_file)
-    return counter["pairs"]
+    try:
+        if subwords.joint:
+            train_subwords(lines("subwords", (0, 1)), subwords, source_file)
+        else:
+            train_subwords(lines("source subwords", (0,)), subwords, source_file)
+            train_subwords(lines("target subwords", (1,)), subwords, target_file)
+    except CapsNMTError:
+        if counts["kept"] == 0 and any(counts[reason] for reason in sieve.reasons):
+            raise _nothing_left(counts, config, sieve) from None  # not the fault of the subwords
+        raise
+    return counts["read"]
+
+
+def _nothing_left(counts: Counter[str], config: RunConfig, sieve: Sieve) -> CapsNMTError:
+    filtered = "".join(f", data.filters, {reason}: {counts[reason]}" for reason in sieve.reasons)
+    return CapsNMTError(
+        f"no training pair is left of {counts['read']} (empty side: {counts[EMPTY]}, longer than "
+        f"data.max_tokens {config.data.max_tokens}: {counts[_TOO_LONG]}{filtered}); check these keys and the text"
+    )
+
+
+def _read_normalised(config: RunConfig, text: ParallelText) -> Iterator[Pair]:
+    """The pairs as the filters, the subwords and the store see them."""
+    settings = config.text.normalise
+    for source, target in read_pairs(text, config.data.root):
+        yield normalise(source, settings), normalise(target, settings)
+
+
+def _sieve(config: RunConfig) -> Sieve:
+    """The filters of a recipe; those that look for overlap read valid and test first."""
+    held_out = HashSet()
+    if config.data.filters.drop_overlap:
+        _, *others = _texts_read(config)
+        for text in others:
+            pairs = _read_normalised(config, text)
+            while chunk := list(islice(pairs, ROWS_PER_BATCH)):
+                held_out.add(hashes_of(overlap_key(source) for source, _ in chunk))
+    return Sieve(active_checks(config.data.filters, languages=config.languages, held_out=held_out))
+
+
+def _sieved(pairs: Iterable[Pair], sieve: Sieve, counts: Counter[str]) -> Iterator[Pair]:
+    """The pairs that stay; the others are counted, each by its first reason."""
+    for pair, reason in sieve.judge(pairs):
+        counts["read"] += 1
+        if reason is None:
+            yield pair
+        else:
+            counts[reason] += 1
+
+
+def _masked(pair: Pair, text: TextConfig) -> Pair:
+    """The pair as the model sees it: protected spans of both sides as reserved symbols."""
+    return mask_pair(*pair, text.protect, text.subwords.protected_symbols) if text.protect else pair
 
 
 def _encode(pairs: Iterable[Pair], pipeline: TextPipeline) -> Iterator[Row]:
-    remaining = iter(pairs)
+    remaining = (_masked(pair, pipeline.config) for pair in pairs)
     while chunk := list(islice(remaining, ROWS_PER_BATCH)):
-        sources = [pipeline.normalise(source) for source, _ in chunk]
-        targets = [pipeline.normalise(target) for _, target in chunk]
+        sources, targets = (list(side) for side in zip(*chunk, strict=True))
         source_ids = pipeline.encode_normalised(sources, "source")
         target_ids = pipeline.encode_normalised(targets, "target")
         yield from map(Row, sources, targets, source_ids, target_ids)
 
 
-def _count_and_filter(rows: Iterable[Row], counts: Counter[str], *, max_tokens: int) -> Iterator[Row]:
+def _short_enough(rows: Iterable[Row], max_tokens: int, counts: Counter[str]) -> Iterator[Row]:
     for row in rows:
-        counts["read"] += 1
-        if not row.source.strip() or not row.target.strip():
-            counts["empty"] += 1
-        elif max(len(row.source_ids), len(row.target_ids)) > max_tokens:
-            counts["too_long"] += 1
+        if max(len(row.source_ids), len(row.target_ids)) > max_tokens:
+            counts[_TOO_LONG] += 1
         else:
             yield row
 
@@ -173,26 +219,35 @@ def _settings(config: RunConfig) -> dict[str, Any]:
     """What decides the content of a store, by dotted key. `data.root` is no part of it: a corpus may move."""
     text = config.text.model_dump(mode="json")
     text["subwords"].pop("dropout")  # applied while training
-    data = config.data.model_dump(mode="json", include={"train", "valid", "max_tokens", "subwords_from"})
-    return flatten({"data": data, "text": text})
+    filters = config.data.filters
+    deciding = {"train", "valid", "max_tokens", "subwords_from", "filters"}
+    if filters.drop_overlap:
+        deciding.add("test")
+    sections = {"data": config.data.model_dump(mode="json", include=deciding), "text": text}
+    if filters.wrong_language:
+        sections["languages"] = config.languages.model_dump(mode="json")
+    return flatten(sections)
+
+
+def _texts_read(config: RunConfig) -> list[ParallelText]:
+    """The texts that the store depends on: test only where its sentences are kept out of train."""
+    test = config.data.test if config.data.filters.drop_overlap else None
+    return [text for text in (config.data.train, config.data.valid, test) if text is not None]
 
 
 def _file_sizes(config: RunConfig) -> dict[str, int]:
     """Bytes of each text file that is there, by its name in the config."""
-    names = [text.model_dump(exclude_none=True) for text in (config.data.train, config.data.valid)]
-    files = [files_of(text, config.data.root) for text in (config.data.train, config.data.valid)]
-    return {
-        name: file.stat().st_size
-        for text_names, text_files in zip(names, files, strict=True)
-        for name, file in zip(text_names.values(), text_files, strict=True)
-        if file.is_file()
-    }
+    texts = _texts_read(config)
+    names = [name for text in texts for name in text.model_dump(exclude_none=True).values()]
+    files = [file for text in texts for file in files_of(text, config.data.root)]
+    return {name: file.stat().st_size for name, file in zip(names, files, strict=True) if file.is_file()}
 
 
 def _check_same(folder: Path, config: RunConfig) -> None:
     """Raises unless the store in this folder is complete and was made from these settings and files."""
     info = _read_info(folder)
-    was, now = info["settings"], _settings(config)
+    # A store from before the filters or the protected spans was made without them, which is what their defaults say.
+    was, now = {**_NO_FILTERS, "text.protect": [], **info["settings"]}, _settings(config)
     differing = [key for key in sorted(was.keys() | now.keys()) if was.get(key) != now.get(key)]
     faults = [f"{key}: the store has {was.get(key)!r}, the recipe {now.get(key)!r}" for key in differing]
     # A text that is gone or elsewhere does not matter, a text that was edited since does.
@@ -235,7 +290,8 @@ def _move_into_place(temporary: Path, folder: Path, config: RunConfig) -> None:
         _check_same(folder, config)  # another process was faster: its store serves as well
 
 
-def _write_missing_demo(config: RunConfig) -> None:
+def write_missing_demo(config: RunConfig) -> None:
+    """Writes the made-up corpus of a recipe with `data.generate: demo`, unless it is there."""
     texts = [text for text in (config.data.train, config.data.valid, config.data.test) if text is not None]
     if not all(file.is_file() for text in texts for file in files_of(text, config.data.root)):
         write_demo(Path(config.data.root))

@@ -19,6 +19,7 @@ def as_json(number: int, translation: Translation) -> str:
     record = {
         "line": number + 1,
         "status": translation.status,
+        "notes": list(translation.notes),
         "source": translation.source,
         "translation": translation.text,
         "score": _finite(translation.score),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from capsnmt.config import TextConfig
 from capsnmt.errors import CapsNMTError
 from capsnmt.text.normalise import normalise
+from capsnmt.text.spans import Masked, mask
 from capsnmt.text.subwords import EOS, Subwords
 
 JOINT_FILE = "subwords.model"
@@ -73,6 +74,19 @@ class TextPipeline:
     def normalise(self, text: str) -> str:
         """The text as it is stored and as the subwords see it."""
         return normalise(text, self.config.normalise)
+
+    @property
+    def num_symbols(self) -> int:
+        """How many reserved symbols a model trained with this pipeline has learnt to place."""
+        return self.config.subwords.protected_symbols if self.config.protect else 0
+
+    def mask(self, text: str, terms: Mapping[str, str]) -> Masked:
+        """Takes the protected spans and the user's terms out of a text, before it is normalised."""
+        return mask(text, self.config.protect, terms)
+
+    def starts_word(self, source_id: int) -> bool:
+        """Whether a new word begins with this source id."""
+        return self.source.starts_word(source_id)
 
     def source_ids(self, text: str) -> list[int]:
         """Ids of a source line."""

@@ -127,6 +127,11 @@ class Subwords:
             ids = self._processor.encode(list(texts), enable_sampling=True, alpha=dropout, nbest_size=-1, num_threads=1)
         return ids
 
+    def starts_word(self, token: int) -> bool:
+        """Whether a new word begins with this id."""
+        piece: str = self._processor.id_to_piece(token)
+        return piece.startswith("▁")
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of these ids, on one line. PAD, BOS and EOS are nothing; bytes may have spelt a line break."""
         text: str = self._processor.decode([int(token) for token in ids if token not in (PAD, BOS, EOS)])

@@ -78,7 +78,12 @@ class Validator:
         scores: tuple[float | None, float | None] = (None, None)
         if self._sources:
             engine = TorchEngine(model, vocabulary_size=self._text.target_size, device=self._device)
-            translator = LineTranslator(engine=engine, text=self._text, decoding=self._config.decoding)
+            translator = LineTranslator(
+                engine=engine,
+                text=self._text,
+                decoding=self._config.decoding,
+                language=self._config.languages.source,
+            )
             outputs = [translation.text for translation in translator.translate_batch(self._sources)]
             scores = (
                 bleu(outputs, self._references, num_bootstrap=0).value,

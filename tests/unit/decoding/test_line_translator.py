@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from capsnmt.config import DecodingConfig
 from capsnmt.decoding.translator import LineTranslator, SamplingOptions, TranslateOptions, one_line
 from capsnmt.errors import CapsNMTError
+from capsnmt.text.spans import mask
 from capsnmt.text.subwords import EOS
 
 DECODING = DecodingConfig(beam=2, max_length_ratio=1.0, max_length_extra=3)
@@ -20,6 +21,15 @@ class Characters:
     def source_ids(self, text):
         return [ord(c) + 10 for c in text.strip().replace(INVISIBLE, "")] + [EOS]
 
+    def __init__(self, kinds=(), num_symbols=0):
+        self.kinds, self.num_symbols = kinds, num_symbols
+
+    def mask(self, text, terms):
+        return mask(text, self.kinds, terms)
+
+    def starts_word(self, source_id):
+        return source_id == ord(" ") + 10
+
     def target_text(self, ids):
         return "".join(chr(token - 10) if token >= 10 else "?" for token in ids)
 
@@ -28,7 +38,8 @@ class Characters:
 
 
 def make(engine=None, **changes):
-    return LineTranslator(**({"engine": engine or copy_engine(), "text": Characters(), "decoding": DECODING} | changes))
+    parts = {"engine": engine or copy_engine(), "text": Characters(), "decoding": DECODING, "language": "en"}
+    return LineTranslator(**(parts | changes))
 
 
 def test_order_and_count_with_empty_lines_between():
@@ -91,7 +102,7 @@ def test_lines_are_taken_lazily():
 
 def test_max_length_is_ratio_and_extra():
     def endless(source, prefix):
-        return copy_engine(0.999).distribution((50,) * 99, prefix)
+        return copy_engine(0.999).distribution(tuple(range(50, 149)), prefix)
 
     text = make(WrittenEngine(endless, 300)).translate("abcd")
     assert len(text) == 5 + 3 - 1  # 1.0 x 5 source tokens + 3, of which one is </s>

@@ -1,0 +1,171 @@
+"""One line in, one line out, whatever the line and whatever the model does with it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from decoding_engines import WrittenEngine, copy_engine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_line_translator import Characters
+
+from capsnmt.config import DecodingConfig
+from capsnmt.decoding.segments import Shape, cut, shape_of, shaped, unshaped
+from capsnmt.decoding.translator import LineTranslator, TranslateOptions
+from capsnmt.text.spans import Masked, Span
+from capsnmt.text.subwords import EOS
+
+SIZE = 12_000  # ids of the characters up to ⦆ (U+2986), each plus 10
+KINDS = ("placeholder", "tag", "url", "email", "number")
+
+
+def echo(change=lambda source: source, certainty=0.9):
+    """An engine that writes its source, changed."""
+    inner = copy_engine(certainty, SIZE)
+    return WrittenEngine(lambda source, prefix: inner.distribution(tuple(change(source)), prefix), SIZE)
+
+
+def make(engine=None, *, num_symbols=16, **changes):
+    settings_ = {"beam": 2, "max_length_ratio": 1.0, "max_length_extra": 5, "fit_shape": True} | changes
+    text = Characters(KINDS if num_symbols else (), num_symbols)
+    return LineTranslator(
+        engine=engine or echo(), text=text, decoding=DecodingConfig(**settings_), language="en", batch_tokens=512
+    )
+
+
+def seen_by(engine):
+    return ["".join(chr(token - 10) for token in ids[:-1]) for batch in engine.batches for ids in batch]
+
+
+def test_several_sentences_are_translated_one_by_one_and_joined():
+    engine = echo()
+    line = "Dr. Smith came.  He saw it! Did he?"
+    found = make(engine).translate_batch([line])[0]
+    assert found.text == line
+    assert sorted(seen_by(engine)) == ["Did he?", "Dr. Smith came.", "He saw it!"]
+    assert found.notes == ("split",)
+    engine = echo()
+    assert make(engine).translate_batch([line], TranslateOptions(split=False))[0].text == line
+    assert seen_by(engine) == [line]
+
+
+def test_a_full_stop_inside_a_span_ends_no_sentence():
+    engine = echo()
+    line = "See http://a.example/x. Y is 3.5 now."
+    assert make(engine).translate(line) == line
+    assert sorted(seen_by(engine)) == ["See ⦅0⦆.", "Y is ⦅0⦆ now."]
+
+
+def test_too_long_a_sentence_is_cut_between_words_and_flagged():
+    engine = echo()
+    line = " ".join(["word"] * 30) + "."
+    found = make(engine, max_source_tokens=40).translate_batch([line])[0]
+    assert found.status == "cut"
+    assert found.text.split() == line.split()
+    assert max(len(ids) for batch in engine.batches for ids in batch) <= 40
+    assert all(not text.strip().startswith("ord") for text in seen_by(engine))
+
+
+@given(st.lists(st.integers(4, 9), max_size=80), st.integers(2, 20))
+def test_cut_keeps_every_token(ids, limit):
+    pieces = cut([*ids, EOS], limit, lambda token: token == 4)
+    assert [token for piece in pieces for token in piece[:-1]] == ids
+    assert all(piece[-1] == EOS and len(piece) <= max(2, limit) for piece in pieces)
+
+
+@pytest.mark.parametrize(
+    ("line", "model_sees"),
+    [("STOP THE CAR", "Stop the car."), ("hello", "hello."), ("NATO", "NATO."), ("Fine.", "Fine."), ("Why?", "Why?")],
+)
+def test_case_and_punctuation_fit_the_model_and_come_back(line, model_sees):
+    engine = echo()
+    assert make(engine).translate(line) == line
+    assert seen_by(engine) == [model_sees]
+
+
+def test_shape_round_trip():
+    assert shape_of(Masked("GO TO ⦅0⦆", (Span("3", "3"),))) == Shape(shouted=True, unfinished=True)
+    assert unshaped(shaped("A B C", Shape(True, True)), Shape(True, True)) == "A B C"
+    assert unshaped("Wait...", Shape(False, True)) == "Wait..."
+
+
+def test_spans_are_masked_and_restored():
+    engine = echo()
+    line = "Send 1,234 to a.b@c.de or {{name}}, see <b>http://x.y/z</b>."
+    found = make(engine).translate_batch([line])[0]
+    assert (found.text, found.status) == (line, "ok")
+    assert seen_by(engine) == ["Send ⦅0⦆ to ⦅1⦆ or ⦅2⦆, see ⦅3⦆⦅4⦆⦅5⦆."]
+
+
+def test_dropped_spans_fall_back_to_translating_around_them():
+    symbol_ends = ord("⦆") + 10
+    engine = echo(lambda source: [token for token in source if token != symbol_ends])
+    line = "I have 3 dogs and 14 cats."
+    found = make(engine).translate_batch([line])[0]
+    assert found.text == line
+    assert (found.status, found.notes) == ("repaired", ("spans_placed_around",))
+
+
+def test_more_spans_than_symbols():
+    line = "a 1 b 2 c 3 d 4."
+    assert make(num_symbols=2).translate(line) == line
+    assert make(num_symbols=0).translate("⦅5⦆ is a symbol") == "⦅5⦆ is a symbol"
+
+
+@pytest.mark.parametrize("num_symbols", [16, 0])
+def test_a_glossary_is_obeyed(num_symbols):
+    options = TranslateOptions(terms={"cat": "Katze", "Tom": "Tom"})
+    text = make(num_symbols=num_symbols).translate("Tom has a cat, and cats.", options)
+    assert text == "Tom has a Katze, and cats."
+
+
+def test_loops_are_repaired_and_counted():
+    engine = echo(lambda source: [*source[:-1], *([50, 51, 52] * 40), EOS], certainty=0.999)
+    found = make(engine, max_length_extra=30).translate_batch(["abc"])[0]
+    assert found.status == "repaired"
+    assert "loop_repaired" in found.notes
+    assert found.text.count("()*") <= 1
+    meant = make().translate_batch(["ha ha ha ha ha ha ha ha"])[0]  # the source repeats itself: no fault
+    assert (meant.text, meant.status) == ("ha ha ha ha ha ha ha ha", "ok")
+
+
+def test_guessing_is_flagged():
+    def unsure(source, prefix):
+        row = np.full(SIZE, -np.log(SIZE))
+        row[EOS] = -9.0 if len(prefix) < 4 else 0.0
+        return row
+
+    found = make(WrittenEngine(unsure, SIZE), beam=1).translate_batch(["abc"])[0]
+    assert "low_confidence" in found.notes
+
+
+def test_a_failing_batch_is_tried_again_line_by_line(caplog):
+    class Fragile(WrittenEngine):
+        def encode(self, sources):
+            if any(ord("x") + 10 in ids for ids in sources):
+                raise RuntimeError("out of memory")
+            return super().encode(sources)
+
+    engine = Fragile(copy_engine(0.9, SIZE).distribution, SIZE)
+    lines = ["one.", "taxi.", "three."]
+    found = make(engine).translate_batch(lines)
+    assert [translation.text for translation in found] == lines
+    assert [translation.status for translation in found] == ["ok", "failed", "ok"]
+    assert "line 2 failed" in caplog.text
+
+
+def test_lines_without_words_do_not_reach_the_model():
+    engine = echo()
+    lines = ["", "   ", "?!", "...", "— * —", "123", "https://a.example/b", "\u00a0", "🎉🎉"]
+    found = make(engine).translate_batch(lines)
+    assert [translation.text for translation in found] == lines
+    assert {translation.status for translation in found} == {"empty"}
+    assert engine.batches == []
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.text(alphabet="aB1 .?!<b>{}%s⦅0⦆@:/\u2028\r\t\x00🎉é", max_size=30), max_size=6))
+def test_one_line_in_one_line_out(lines):
+    found = make(echo(lambda source: [min(token, SIZE - 1) for token in source])).translate_batch(lines)
+    assert [translation.source for translation in found] == lines
+    assert all(len(translation.text.splitlines()) <= 1 for translation in found)
