@@ -3,8 +3,8 @@
     from capsnmt import Translator
     Translator("runs/demo/capsnmt").translate("The old man sees a dog.")
 
-Every verb of the command is a function here: doctor, prepare, train, translate, evaluate, average. Names are looked up
-when they are used, so `import capsnmt` is fast and needs no torch.
+Every verb of the command is a function here: doctor, prepare, train, translate, score, evaluate, average. Names are
+looked up when they are used, so `import capsnmt` is fast and needs no torch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ try:
 except PackageNotFoundError:  # run from a source tree that was not installed
     __version__ = "0+unknown"
 
-__all__ = ["CapsNMTError", "Translator", "average", "doctor", "evaluate", "prepare", "train", "translate"]
+__all__ = ["CapsNMTError", "Translator", "average", "doctor", "evaluate", "prepare", "score", "train", "translate"]
 
 _HOMES = {
     "CapsNMTError": "capsnmt.errors",
@@ -27,6 +27,7 @@ _HOMES = {
     "doctor": "capsnmt.verbs",
     "evaluate": "capsnmt.verbs",
     "prepare": "capsnmt.verbs",
+    "score": "capsnmt.verbs",
     "train": "capsnmt.verbs",
     "translate": "capsnmt.verbs",
 }

@@ -195,6 +195,17 @@ def evaluate(
 
 
 @app.command()
+def score(
+    model: Folder,
+    source: Annotated[Path, typer.Option("--source", "-s", help="Source text.")],
+    target: Annotated[Path, typer.Option("--target", "-t", help="Its translations, to be scored.")],
+) -> None:
+    """Print the log-probability of each given translation."""
+    for log_prob in verbs.score(model, list(read_lines(source)), list(read_lines(target))):
+        typer.echo(f"{log_prob:.6f}")
+
+
+@app.command()
 def average(
     model: Folder,
     last: Annotated[int, typer.Option(min=1, help="Number of newest checkpoints to average.")] = 5,

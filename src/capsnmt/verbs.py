@@ -164,6 +164,23 @@ def evaluate(
     return report, list(hypotheses)
 
 
+def score(folder: str | Path, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
+    """Log-probability of each given translation, </s> included: what the search itself would say of it."""
+    from capsnmt.decoding.scoring import score as score_ids
+
+    if len(sources) != len(targets):
+        raise CapsNMTError(f"{len(sources)} sources but {len(targets)} translations; give one translation per source")
+    translator = Translator(folder)
+    text = load_text(folder, read_folder_config(folder))
+    found: list[float] = []
+    for start in range(0, len(sources), 64):
+        batch = slice(start, start + 64)
+        source_ids = [text.source_ids(line) for line in sources[batch]]
+        target_ids = [text.target_prefix_ids(line) for line in targets[batch]]
+        found += [float(log_probs.sum()) for log_probs in score_ids(translator.engine, source_ids, target_ids)]
+    return found
+
+
 def average(folder: str | Path, *, last: int, output: str | Path | None = None) -> Path:
     """Averages the last checkpoints of a run into a weights file (by default the folder's own)."""
     _need_torch()

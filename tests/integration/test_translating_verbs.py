@@ -70,7 +70,10 @@ def test_json(folder, run_here):
     assert [record["line"] for record in records] == [1, 2, 3, 4, 5, 6]
     assert [record["source"] for record in records] == LINES
     assert [record["translation"] for record in records] == plain
-    assert [record["status"] for record in records] == ["ok", "empty", "ok", "empty", "ok", "ok"]
+    empty = [False, True, False, True, False, False]
+    assert [record["status"] == "empty" for record in records] == empty
+    assert {record["status"] for record in records} <= {"ok", "empty", "low_confidence", "repaired"}
+    assert [record["score"] is None for record in records] == empty
     assert all((record["score"] is None) == (record["status"] == "empty") for record in records)
 
 
@@ -324,3 +327,41 @@ def test_the_commands_pipe_into_each_other(folder, start):
     process.stdin.close()
     assert int(counter.communicate(timeout=40)[0]) == 150
     assert process.wait(timeout=10) == 0
+
+
+def test_score_is_the_searchs_own(folder, run_here, tmp_path):
+    from capsnmt.folder import load_text, read_folder_config
+
+    sources = ["eins zwei drei", "vier", "neun acht sieben", "zwei zwei", "null fünf"]
+    ended = run_here(
+        "translate", folder, "--format", "json", "--length-penalty", 0, stdin="\n".join(sources).encode() + b"\n"
+    )
+    found = [json.loads(line) for line in ended.lines]
+    (tmp_path / "source").write_text("".join(f"{line}\n" for line in sources), encoding="utf-8")
+    (tmp_path / "target").write_text("".join(f"{one['translation']}\n" for one in found), encoding="utf-8")
+    scored = run_here("score", folder, "-s", tmp_path / "source", "-t", tmp_path / "target")
+    assert scored.code == 0
+    text = load_text(folder, read_folder_config(folder))
+    compared = 0
+    for one, line in zip(found, scored.lines, strict=True):
+        # A text can be spelt with other subwords than those that the search chose; then its score is another.
+        if text.target_text(text.target_prefix_ids(one["translation"])) == one["translation"]:
+            compared += abs(float(line) - one["score"]) < 1e-4
+    assert compared >= 1
+    assert all(float(line) <= one["score"] + 1e-4 for one, line in zip(found, scored.lines, strict=True))
+
+
+def test_score_needs_a_translation_for_every_source(folder, run_here, tmp_path):
+    (tmp_path / "two").write_text("a\nb\n")
+    (tmp_path / "one").write_text("a\n")
+    ended = run_here("score", folder, "-s", tmp_path / "two", "-t", tmp_path / "one")
+    assert ended.code == 1
+    assert "2 sources but 1 translations" in ended.err
+
+
+def test_a_glossary_file(folder, run_here, tmp_path):
+    (tmp_path / "terms.tsv").write_text("drei\tTHREE\nOtto\n", encoding="utf-8")
+    ended = run_here("translate", folder, "--glossary", tmp_path / "terms.tsv", stdin=b"eins drei Otto zwei\n")
+    assert ended.code == 0
+    assert "THREE" in ended.lines[0]
+    assert "Otto" in ended.lines[0]
