@@ -17,7 +17,7 @@ from rich.console import Console
 from capsnmt import __version__, verbs
 from capsnmt.config import LengthPenaltyType, parse_language_pair
 from capsnmt.data.corpus import read_lines
-from capsnmt.decoding.translator import SamplingOptions, TranslateOptions
+from capsnmt.decoding.translation import SamplingOptions, TranslateOptions
 from capsnmt.errors import CapsNMTError
 
 app = typer.Typer(

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, BinaryIO
 from capsnmt.config import DecodingConfig, LanguagesConfig, RunConfig, load_recipe
 from capsnmt.decoding.formats import FORMATS
 from capsnmt.decoding.streams import batches_from_stream
-from capsnmt.decoding.translator import LineTranslator, TranslateOptions, Translation
+from capsnmt.decoding.translation import TranslateOptions, Translation
+from capsnmt.decoding.translator import LineTranslator
 from capsnmt.errors import CapsNMTError
 from capsnmt.folder import WEIGHTS, load_text, read_folder_config
 

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 import capsnmt
-from capsnmt.decoding.translator import TranslateOptions
+from capsnmt.decoding.translation import TranslateOptions
 
 LINES = ["eins zwei", "", "drei", "   ", "vier fünf sechs", "völlig unbekannt: Ω"]
 INPUT = "".join(line + "\n" for line in LINES).encode()

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable
 
-from capsnmt.decoding.translator import Translation
+from capsnmt.decoding.translation import Translation
 
 
 def as_text(number: int, translation: Translation) -> str:

@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capsnmt.config import DecodingConfig
-from capsnmt.decoding.translator import LineTranslator, SamplingOptions, TranslateOptions, one_line
+from capsnmt.decoding.line_batch import one_line
+from capsnmt.decoding.translation import SamplingOptions, TranslateOptions
+from capsnmt.decoding.translator import LineTranslator
 from capsnmt.errors import CapsNMTError
 from capsnmt.text.spans import mask
 from capsnmt.text.subwords import EOS

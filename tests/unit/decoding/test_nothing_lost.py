@@ -11,7 +11,8 @@ from test_line_translator import Characters
 
 from capsnmt.config import DecodingConfig
 from capsnmt.decoding.segments import Shape, cut, shape_of, shaped, unshaped
-from capsnmt.decoding.translator import LineTranslator, TranslateOptions
+from capsnmt.decoding.translation import TranslateOptions
+from capsnmt.decoding.translator import LineTranslator
 from capsnmt.text.spans import Masked, Span
 from capsnmt.text.subwords import EOS
 
