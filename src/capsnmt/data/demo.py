@@ -29,7 +29,7 @@ from capsnmt.data.demo_grammar import (
 )
 from capsnmt.errors import CapsNMTError
 
-_MIN_WORDS, _MAX_WORDS = 3, 12
+_MIN_WORDS, _MAX_WORDS = 3, 10
 _CONJUNCTIONS = {  # English to German, and the modes that both clauses may have
     "because": ("weil", ("present", "past", "can", "must", "want")),
     "although": ("obwohl", ("present", "past", "can", "must", "want")),

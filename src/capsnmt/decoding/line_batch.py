@@ -167,7 +167,8 @@ class LineBatch:
             segment.notes.add("low_confidence")
         text = " ".join(self.text.target_text(ids) for ids in chosen)
         restored = restore(text, segment.masked.spans)
-        if restored.intact:
+        # Without spans of its own a segment has nothing to lose: symbols that the model made up are gone already.
+        if restored.intact or not segment.masked.spans:
             return unshaped(restored.text, segment.shape)
         segment.notes.add("spans_placed_around")
         return self._translated_around(segment)

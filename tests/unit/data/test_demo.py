@@ -170,7 +170,7 @@ def test_corpus_has_the_promised_shape_and_phenomena(tmp_path: Path) -> None:
     everything = [line for lines in english.values() for line in lines]
     assert len(set(everything)) == len(everything)
     for line in everything + [line for lines in german.values() for line in lines]:
-        assert 3 <= len(line.split()) <= 12
+        assert 3 <= len(line.split()) <= 10
         assert re.fullmatch(r"[A-ZÄÖÜ0-9][A-Za-zÄÖÜäöüß0-9', ]*[.?]", line), line
         assert "  " not in line
     text = "\n".join(german["train"])

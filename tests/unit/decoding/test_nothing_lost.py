@@ -107,6 +107,15 @@ def test_dropped_spans_fall_back_to_translating_around_them():
     assert (found.status, found.notes) == ("repaired", ("spans_placed_around",))
 
 
+def test_symbols_that_the_model_makes_up_are_removed():
+    made_up = [ord(character) + 10 for character in " ⦅3⦆"]
+    engine = echo(lambda source: [*source[:-1], *made_up, EOS])
+    assert make(engine).translate("I have a dog.").strip() == "I have a dog."
+    found = make(engine).translate_batch(["I have 3 dogs."])[0]  # symbol 3 stands for nothing: translated around it
+    assert "3" in found.text
+    assert "⦅" not in found.text
+
+
 def test_more_spans_than_symbols():
     line = "a 1 b 2 c 3 d 4."
     assert make(num_symbols=2).translate(line) == line
