@@ -41,10 +41,11 @@ def recurrent_frame(config, V, M):
     """What CapsNMT and simple aggregation share: Eq. 1, W_c of Eq. 5 for M vectors, Eq. 5 and Eq. 6."""
     d = config.width
     layer_norm = 2 * d
+    attention = 0 if config.attention == "none" else 4 * linear(d, d) + layer_norm
     encoder = config.encoder_layers * (2 * lstm(d, d // 2) + layer_norm)
     W_c = M * d * d
     decoder = config.decoder_layers * (lstm(d, d) + layer_norm)
-    return embeddings(config, V) + encoder + W_c + decoder
+    return embeddings(config, V) + encoder + W_c + decoder + attention
 
 
 def capsnmt(config, V):
@@ -52,15 +53,27 @@ def capsnmt(config, V):
     total = recurrent_frame(config, V, config.num_capsules[-1])
     for M in config.num_capsules:
         thetas = 1 if config.share_iteration_weights else config.num_iterations
-        total += thetas * M * d * d  # W_j^t of Eq. 8
+        one_theta = {"per_parent": M * d * d, "shared": d * d, "low_rank": 2 * M * d * config.rank}
+        total += thetas * one_theta[config.transform]  # W_j^t of Eq. 8
+        total += linear(d, M) if config.position_prior else 0
         scores = config.separable_scoring and config.num_iterations > 1  # one iteration never scores
         total += 2 * linear(d, d) if scores else 0  # g of Eq. 14
         total += 2 * d if config.capsule_norm else 0
+    if config.start_state == "capsules":
+        total += 2 * linear(d, config.decoder_layers * d)
     return total
 
 
 def simple(config, V):
-    return recurrent_frame(config, V, 4)  # [max, avg, first, last] has no parameters
+    d, inner = config.width, config.projection_width
+    total = recurrent_frame(config, V, 4)  # [max, avg, first, last] has no parameters
+    total += 0 if inner is None else linear(d, inner) + linear(inner, d)
+    return total + (2 * d if config.vector_norm else 0)
+
+
+def pooling(config, V):
+    d, M = config.width, config.num_queries
+    return recurrent_frame(config, V, M) + M * d * d + linear(d, d) + M * d + 2 * d  # W, keys, queries, layer norm
 
 
 def transformer(config, V):
@@ -74,7 +87,7 @@ def transformer(config, V):
     return embeddings(config, V) + encoder + decoder + last_norms
 
 
-COUNTS = {"capsnmt": capsnmt, "simple": simple, "transformer": transformer}
+COUNTS = {"capsnmt": capsnmt, "simple": simple, "pooling": pooling, "transformer": transformer}
 
 
 def count_parameters(values, V):
@@ -104,7 +117,9 @@ def test_the_formula_gives_the_published_transformer():
 
 
 def test_there_are_recipes():
-    assert len(WMT14) >= 2 * len(MODELS)
+    published = set(MODELS) - {"pooling"}  # a control of ours: it has no paper
+    assert {load_recipe(path).model["system"] for path in WMT14} == published
+    assert len(WMT14) >= 2 * len(published)
     assert {load_recipe(path).model["system"] for path in RECIPES} == set(MODELS)
 
 

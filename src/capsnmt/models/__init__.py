@@ -8,6 +8,7 @@ from capsnmt.config import StrictModel, parse
 from capsnmt.errors import CapsNMTError
 from capsnmt.models.capsnmt import CapsNMT, CapsNMTConfig
 from capsnmt.models.contract import TranslationModel
+from capsnmt.models.pooling import AttentionPooling, AttentionPoolingConfig
 from capsnmt.models.simple import SimpleAggregation, SimpleAggregationConfig
 from capsnmt.models.transformer import Transformer, TransformerConfig
 
@@ -22,6 +23,7 @@ class System(NamedTuple):
 MODELS: dict[str, System] = {
     "capsnmt": System(CapsNMTConfig, CapsNMT),
     "simple": System(SimpleAggregationConfig, SimpleAggregation),
+    "pooling": System(AttentionPoolingConfig, AttentionPooling),
     "transformer": System(TransformerConfig, Transformer),
 }
 

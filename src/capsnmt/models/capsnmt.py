@@ -18,12 +18,13 @@ from capsnmt.models.contract import Memory, State, TranslationModel
 from capsnmt.models.layers import (
     BiLSTMEncoder,
     LSTMDecoder,
+    StartState,
     Tying,
     build_embeddings,
     feed_forward,
     sinusoidal_positions,
 )
-from capsnmt.models.routing import Routed, dot_product_score, route
+from capsnmt.models.routing import Routed, dot_product_score, route, squash, unit
 
 
 class CapsNMTConfig(StrictModel):
@@ -40,6 +41,16 @@ class CapsNMTConfig(StrictModel):
     separable_scoring: bool = True  # Eq. 14 instead of Eq. 12
     scaled_scores: bool = True  # Deviation: see CapsuleLayer.score
     capsule_norm: bool = True  # layer norm follows the capsule layer as every other sub-layer
+    transform: Literal["per_parent", "low_rank", "shared"] = "per_parent"  # Deviation: W_j of Eq. 8
+    rank: int = Field(64, ge=1)  # of a low-rank W_j
+    nonlinearity: Literal["squash", "unit", "none"] = "squash"  # Deviation: instead of Eq. 10
+    mean_of_children: bool = False  # Deviation: Eq. 7 divided by the sum of its coefficients
+    balanced: bool = False  # Deviation: see routing.assign
+    position_prior: bool = False  # Deviation: b^0 depends on where a child stands
+    detach_agreement: bool = False  # Deviation: no gradient flows through the scores
+    attention: Literal["none", "capsules", "states"] = "none"  # Deviation: what the decoder attends over, if anything
+    num_heads: int = Field(4, ge=1)  # of that attention
+    start_state: Literal["zeros", "capsules"] = "zeros"  # of the decoder
     dropout: float = Field(0.3, ge=0.0, lt=1.0)
     tie_embeddings: Tying = "all"
 
@@ -56,51 +67,75 @@ class CapsNMTConfig(StrictModel):
         return value
 
 
+NONLINEARITIES = {"squash": squash, "unit": unit, "none": lambda v: v}
+
+
 class CapsuleLayer(nn.Module):
     """Section 3: aggregates any number of child capsules into M parent capsules."""
 
     def __init__(self, config: CapsNMTConfig, num_parents: int) -> None:
         super().__init__()
-        d = config.width
+        d, M = config.width, num_parents
         num_thetas = 1 if config.share_iteration_weights else config.num_iterations
         self.config = config
-        self.num_parents = num_parents
+        self.num_parents = M
         # θ^t: the W_j of all parents side by side, so that Eq. 8 is one matrix product.
-        self.W = nn.Parameter(torch.empty(num_thetas, d, num_parents * d))
-        nn.init.normal_(self.W, std=math.sqrt(2.0 / d))  # He: the variance survives the ReLU
+        if config.transform == "low_rank":
+            self.V = nn.Parameter(torch.empty(num_thetas, d, M * config.rank))
+            self.W = nn.Parameter(torch.empty(num_thetas, M, config.rank, d))
+            nn.init.normal_(self.V, std=math.sqrt(1.0 / d))
+            nn.init.normal_(self.W, std=math.sqrt(2.0 / config.rank))
+        else:
+            self.W = nn.Parameter(torch.empty(num_thetas, d, d if config.transform == "shared" else M * d))
+            nn.init.normal_(self.W, std=math.sqrt(2.0 / d))  # He: the variance survives the ReLU
         # With one iteration nothing is ever scored, so there is no g.
         self.g = feed_forward(d, d, d) if config.separable_scoring and config.num_iterations > 1 else None
+        self.prior = nn.Linear(d, M) if config.position_prior else None
         self.norm = nn.LayerNorm(d) if config.capsule_norm else nn.Identity()
 
     def forward(self, h: Tensor, mask: Tensor) -> Routed:
         """Children h (batch, src_len, dim) → capsules (batch, M, dim) and the coefficients of every iteration."""
+        config, M = self.config, self.num_parents
+        b = h.new_zeros(*h.shape[:2], M, dtype=torch.float32)  # b^0_ij = 0: (batch, src_len, M)
+        if self.prior is not None:
+            b = b + self.prior(relative_positions(mask, h.size(2)))
         parent_positions = None
-        if self.config.position_aware:
+        if config.position_aware:
             h = h + sinusoidal_positions(h.size(1), h.size(2), device=h.device)
-            parent_positions = sinusoidal_positions(self.num_parents, h.size(2), device=h.device)
+            parent_positions = sinusoidal_positions(M, h.size(2), device=h.device)
         g_h = None if self.g is None else self.g(h)  # (batch, src_len, dim); children never change, so it is made once
 
-        def compose(t: int) -> Tensor:
-            """Eq. 8: f(h_i, θ_j^t) = ReLU(h_i W_j^t)."""
-            W = self.W[min(t, len(self.W) - 1)]  # (dim, M * dim)
-            return (h @ W).relu().view(*h.shape[:2], self.num_parents, -1)  # (batch, src_len, M, dim)
-
         routed = route(
-            compose,
+            lambda t: self.compose(h, t),
             lambda c, f: self.score(c, f, g_h),
+            b=b,
             mask=mask,
-            num_parents=self.num_parents,
-            num_iterations=self.config.num_iterations,
+            num_iterations=config.num_iterations,
             parent_positions=parent_positions,
+            nonlinearity=NONLINEARITIES[config.nonlinearity],
+            mean=config.mean_of_children,
+            balanced=config.balanced,
+            detach=config.detach_agreement,
         )
         return Routed(self.norm(routed.capsules), routed.coefficients)
+
+    def compose(self, h: Tensor, t: int) -> Tensor:
+        """Eq. 8: f(h_i, θ_j^t) = ReLU(h_i W_j^t), (batch, src_len, M, dim)."""
+        theta = min(t, len(self.W) - 1)
+        if self.config.transform == "low_rank":
+            low = (h @ self.V[theta]).view(*h.shape[:2], self.num_parents, -1)  # (batch, src_len, M, rank)
+            return torch.einsum("bimr,mrd->bimd", low, self.W[theta]).relu()
+        f = (h @ self.W[theta]).relu()
+        if self.config.transform == "shared":
+            return f[:, :, None].expand(-1, -1, self.num_parents, -1)
+        return f.view(*h.shape[:2], self.num_parents, -1)
 
     def score(self, c: Tensor, f: Tensor, g_h: Tensor | None) -> Tensor:
         """Agreement of parents c (batch, M, dim) with children → (batch, src_len, M)."""
         d = c.size(-1)
         # Deviation: squashed capsules have norm < 1 while children have norm √d. Scaling the capsules up to the
         # children's scale and the product down by √d, as attention does, keeps the scores of order 1 at any width.
-        if self.config.scaled_scores:
+        if self.config.scaled_scores and self.config.nonlinearity != "none":
             c = c * math.sqrt(d)
         if self.g is not None and g_h is not None:
             agreement: Tensor = g_h @ self.g(c).transpose(1, 2)  # Eq. 14: g(h_i) · g(c_j)
@@ -109,44 +144,73 @@ class CapsuleLayer(nn.Module):
         return agreement / math.sqrt(d) if self.config.scaled_scores else agreement
 
 
+def relative_positions(mask: Tensor, width: int) -> Tensor:
+    """Sinusoids of where each token stands in its own sentence, from 0 to 100 → (batch, src_len, dim)."""
+    place = (mask.cumsum(dim=1) - 1) / (mask.sum(dim=1, keepdim=True) - 1).clamp(min=1) * 100.0  # (batch, src_len)
+    frequencies = torch.exp(torch.arange(0, width, 2, device=mask.device) * (-math.log(10_000.0) / width))
+    angles = place[..., None] * frequencies
+    return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+
 class CapsNMT(TranslationModel):
     """Encoder (Eq. 1), capsule layers (Eq. 7-14), decoder (Eq. 5) and softmax (Eq. 6)."""
 
     def __init__(self, config: CapsNMTConfig, *, source_size: int, target_size: int) -> None:
         super().__init__()
         d = config.width
+        self.config = config
         self.source_embedding, self.target_embedding, self.output = build_embeddings(
             source_size=source_size, target_size=target_size, width=d, tie=config.tie_embeddings
         )
         self.encoder = BiLSTMEncoder(width=d, num_layers=config.encoder_layers, dropout=config.dropout)
         self.capsules = nn.ModuleList(CapsuleLayer(config, M) for M in config.num_capsules)
         self.W_c = nn.Linear(config.num_capsules[-1] * d, d, bias=False)
-        self.decoder = LSTMDecoder(width=d, num_layers=config.decoder_layers, dropout=config.dropout)
+        self.decoder = LSTMDecoder(
+            width=d,
+            num_layers=config.decoder_layers,
+            dropout=config.dropout,
+            num_heads=None if config.attention == "none" else config.num_heads,
+        )
+        self.starter = StartState(d, config.decoder_layers) if config.start_state == "capsules" else None
         self.dropout = nn.Dropout(config.dropout)
 
-    def routed(self, src: Tensor, src_mask: Tensor) -> list[Routed]:
-        """Every capsule layer's capsules and coefficients: what analysis looks at."""
-        children = self.encoder(self.dropout(self.source_embedding(src)), src_mask)  # H: (batch, src_len, dim)
+    def states(self, src: Tensor, src_mask: Tensor) -> Tensor:
+        """H = [h_1, …, h_L], the primary capsules: (batch, src_len, dim)."""
+        h: Tensor = self.encoder(self.dropout(self.source_embedding(src)), src_mask)
+        return h
+
+    def routed(self, h: Tensor, src_mask: Tensor) -> list[Routed]:
+        """Every capsule layer's capsules and coefficients."""
         mask, layers = src_mask, []
         for capsule_layer in self.capsules:
-            layers.append(capsule_layer(children, mask))
-            children = layers[-1].capsules  # (batch, M, dim)
-            mask = src_mask.new_ones(children.shape[:2])
+            layers.append(capsule_layer(h, mask))
+            h = layers[-1].capsules  # (batch, M, dim)
+            mask = src_mask.new_ones(h.shape[:2])
         return layers
+
+    def routing(self, src: Tensor, src_mask: Tensor) -> Tensor:
+        """What analysis looks at: which word went to which capsule, (batch, iterations, src_len, M)."""
+        return torch.stack(self.routed(self.states(src, src_mask), src_mask)[0].coefficients, dim=1)
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Memory:
         """One vector W_c [c_1, …, c_M] a sentence, (batch, dim): Eq. 5 says that it is calculated in advance."""
-        C = self.routed(src, src_mask)[-1].capsules  # Eq. 13
-        return {"context": self.W_c(self.dropout(C).flatten(1))}
+        h = self.states(src, src_mask)
+        C = self.dropout(self.routed(h, src_mask)[-1].capsules)  # Eq. 13
+        memory = {"context": self.W_c(C.flatten(1))}
+        if self.config.attention == "capsules":  # M of them, whatever the source length
+            memory |= self.decoder.remember(C)
+        if self.config.attention == "states":
+            memory |= self.decoder.remember(h, src_mask)
+        return memory
 
     def start(self, memory: Memory) -> State:
-        """Zeros, of constant size."""
-        return self.decoder.start(memory["context"])
+        """Zeros, or made from the capsules; of constant size."""
+        return self.decoder.start(memory["context"]) if self.starter is None else self.starter(memory["context"])
 
     def _decode(self, tgt_in: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
         y = self.dropout(self.target_embedding(tgt_in))  # y_t of Eq. 5 is the *previous* word: (batch, tgt_len, dim)
         u = memory["context"][:, None] + y  # Eq. 5
-        s, state = self.decoder(u, state)
+        s, state = self.decoder(u, state, memory)
         return self.output(s), state  # Eq. 6 before the softmax
 
     def step(self, ids: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:

@@ -33,3 +33,7 @@ class TranslationModel(nn.Module, ABC):
     @abstractmethod
     def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
         """Teacher forcing: all target positions at once → logits (batch, tgt_len, vocabulary)."""
+
+    def routing(self, src: Tensor, src_mask: Tensor) -> Tensor | None:
+        """Which word went to which capsule in each iteration, (batch, iterations, src_len, M); None: no routing."""
+        return None

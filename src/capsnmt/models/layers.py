@@ -6,9 +6,10 @@ import math
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from capsnmt.models.contract import State
+from capsnmt.models.contract import Memory, State
 
 Tying = Literal["all", "target", "none"]
 
@@ -128,30 +129,91 @@ class BiLSTMEncoder(nn.Module):
         return x
 
 
-class LSTMDecoder(nn.Module):
-    """Eq. 5, stacked: s_t = LSTM(s_{t-1}, u_t). Start state: zeros (the paper does not say; see docs/PAPER.md)."""
+class Attention(nn.Module):
+    """Multi-head attention (Vaswani §3.2.2); keys and values can be made once and kept."""
 
-    def __init__(self, *, width: int, num_layers: int, dropout: float) -> None:
+    def __init__(self, *, width: int, num_heads: int, dropout: float) -> None:
+        super().__init__()
+        if width % num_heads:
+            raise ValueError(f"width {width} is not a multiple of num_heads {num_heads}")
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.query, self.key, self.value, self.output = (nn.Linear(width, width) for _ in range(4))
+        for projection in (self.query, self.key, self.value, self.output):
+            nn.init.xavier_uniform_(projection.weight)
+            nn.init.zeros_(projection.bias)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)  # (batch, heads, len, dim/heads)
+
+    def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x (batch, len, dim) → two of (batch, heads, len, dim/heads)."""
+        return self._heads(self.key(x)), self._heads(self.value(x))
+
+    def forward(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        """Queries from x (batch, len, dim); mask is True where attention may look, broadcast over heads."""
+        dropout = self.dropout if self.training else 0.0
+        attended = F.scaled_dot_product_attention(
+            self._heads(self.query(x)), keys, values, attn_mask=mask, dropout_p=dropout
+        )
+        mixed: Tensor = self.output(attended.transpose(1, 2).flatten(2))
+        return mixed
+
+
+class LSTMDecoder(nn.Module):
+    """Eq. 5, stacked: s_t = LSTM(s_{t-1}, u_t). Start state: zeros (the paper does not say; see docs/PAPER.md).
+
+    With `num_heads` the first layer's states also attend over a set of vectors, its `remember`ed keys and values. The
+    query needs no earlier context, so training does all target positions at once; with a fixed number of vectors a
+    step still costs the same for any source.
+    """
+
+    def __init__(self, *, width: int, num_layers: int, dropout: float, num_heads: int | None = None) -> None:
         super().__init__()
         self.width = width
         self.lstms = nn.ModuleList(unidirectional_lstm(width, width) for _ in range(num_layers))
         self.residuals = nn.ModuleList(SublayerNorm(width, dropout) for _ in range(num_layers))
+        if num_heads is not None:
+            self.attention = Attention(width=width, num_heads=num_heads, dropout=dropout)
+            self.attention_residual = SublayerNorm(width, dropout)
+
+    def remember(self, vectors: Tensor, mask: Tensor | None = None) -> Memory:
+        """What attention reads of `vectors` (batch, len, dim); `mask` (batch, len) if their number differs."""
+        keys, values = self.attention.keys_and_values(vectors)
+        return {"keys": keys, "values": values} if mask is None else {"keys": keys, "values": values, "mask": mask}
 
     def start(self, like: Tensor) -> State:
         """Zeros for as many hypotheses as `like` has rows, each (batch, layers, dim)."""
         zeros = like.new_zeros(like.size(0), len(self.lstms), self.width)
         return {"hidden": zeros, "cell": zeros}
 
-    def forward(self, u: Tensor, state: State) -> tuple[Tensor, State]:
+    def forward(self, u: Tensor, state: State, memory: Memory | None = None) -> tuple[Tensor, State]:
         """Inputs u (batch, tgt_len, dim) → top-most s (batch, tgt_len, dim) and the state after the last of them."""
         hidden, cell = [], []
         for layer, (lstm, residual) in enumerate(zip(self.lstms, self.residuals, strict=True)):
             start = tuple(state[name][:, layer].contiguous()[None] for name in ("hidden", "cell"))  # (1, batch, dim)
             s, (h, c) = lstm(u, start)
             u = residual(u, s)
+            if layer == 0 and memory and "keys" in memory:
+                mask = memory["mask"][:, None, None] if "mask" in memory else None  # (batch, 1, 1, len)
+                u = self.attention_residual(u, self.attention(u, memory["keys"], memory["values"], mask))
             hidden.append(h[0])
             cell.append(c[0])
         return u, {"hidden": torch.stack(hidden, dim=1), "cell": torch.stack(cell, dim=1)}
+
+
+class StartState(nn.Module):
+    """The decoder's start state made from the memory's one vector."""
+
+    def __init__(self, width: int, num_layers: int) -> None:
+        super().__init__()
+        self.num_layers = num_layers
+        self.hidden, self.cell = (nn.Linear(width, num_layers * width) for _ in range(2))
+
+    def forward(self, context: Tensor) -> State:
+        """context (batch, dim) → hidden and cell, each (batch, layers, dim)."""
+        shape = (context.size(0), self.num_layers, context.size(1))
+        return {"hidden": self.hidden(context).tanh().view(shape), "cell": self.cell(context).view(shape)}
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:

@@ -23,33 +23,56 @@ def squash(v: Tensor) -> Tensor:
     return v * ((squared_norm + 1e-12).sqrt() / (1.0 + squared_norm))
 
 
+def unit(v: Tensor) -> Tensor:
+    """An alternative to the squash: the direction alone, norm 1."""
+    return v * (v.square().sum(dim=-1, keepdim=True) + 1e-12).rsqrt()
+
+
+def assign(b: Tensor, real: Tensor, *, balanced: bool = False) -> Tensor:
+    """Eq. 11: α_ij of a child i sums to 1 over the parents j; padding sends nothing.
+
+    `balanced` gives every parent about the same share of the children: one step of Sinkhorn's algorithm.
+    """
+    alpha = torch.softmax(b, dim=-1) * real  # (batch, src_len, M)
+    if balanced:
+        share = alpha.mean(dim=1, keepdim=True)  # (batch, 1, M); padding scales all parents alike
+        alpha = torch.softmax(b - (share + 1e-6).log(), dim=-1) * real
+    return alpha
+
+
 def route(
     compose: Callable[[int], Tensor],
     score: Callable[[Tensor, Tensor], Tensor],
     *,
+    b: Tensor,
     mask: Tensor,
-    num_parents: int,
     num_iterations: int,
     parent_positions: Tensor | None = None,
+    nonlinearity: Callable[[Tensor], Tensor] = squash,
+    mean: bool = False,
+    balanced: bool = False,
+    detach: bool = False,
 ) -> Routed:
-    """Algorithm 1: children i (batch, src_len) are routed to M parents j in T iterations.
+    """Algorithm 1: children i (batch, src_len) are routed to M parents j in T iterations from the logits b^0.
 
     compose(t) gives f(h_i, θ_j^t), (batch, src_len, M, dim); score(c, f) gives the agreement that is added to b_ij,
     (batch, src_len, M). Padding sends nothing. Nothing reads the update of b after the last iteration: it is skipped.
     """
     real = mask[..., None].float()  # (batch, src_len, 1)
-    b = real.new_zeros(*mask.shape, num_parents)  # b^0_ij = 0: (batch, src_len, M)
     coefficients = []
     for t in range(num_iterations):
-        alpha = torch.softmax(b, dim=-1) * real  # Eq. 11; sums to 1 over the parents
+        alpha = assign(b, real, balanced=balanced)  # Eq. 11
         f = compose(t)  # Eq. 8: (batch, src_len, M, dim)
         v = torch.einsum("bim,bimd->bmd", alpha.to(f.dtype), f)  # Eq. 7 and 9
+        if mean:
+            v = v / (alpha.sum(dim=1)[..., None].to(f.dtype) + 1e-6)
         if parent_positions is not None:  # position-aware routing: (M, dim)
             v = v + parent_positions
-        c = squash(v)  # Eq. 10: (batch, M, dim)
+        c = nonlinearity(v)  # Eq. 10: (batch, M, dim)
         coefficients.append(alpha)
         if t + 1 < num_iterations:
-            b = b + score(c, f)  # Eq. 12, or Eq. 14 when scoring is separable
+            agreement = score(c, f)  # Eq. 12, or Eq. 14 when scoring is separable
+            b = b + (agreement.detach() if detach else agreement)
     return Routed(c, coefficients)
 
 

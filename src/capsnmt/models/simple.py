@@ -13,7 +13,15 @@ from torch import Tensor, nn
 
 from capsnmt.config import StrictModel
 from capsnmt.models.contract import Memory, State, TranslationModel
-from capsnmt.models.layers import BiLSTMEncoder, LSTMDecoder, Tying, build_embeddings, masked_max, masked_mean
+from capsnmt.models.layers import (
+    BiLSTMEncoder,
+    LSTMDecoder,
+    Tying,
+    build_embeddings,
+    feed_forward,
+    masked_max,
+    masked_mean,
+)
 
 
 class SimpleAggregationConfig(StrictModel):
@@ -23,6 +31,10 @@ class SimpleAggregationConfig(StrictModel):
     width: int = Field(512, ge=2, multiple_of=2)  # d
     encoder_layers: int = Field(4, ge=1)
     decoder_layers: int = Field(3, ge=1)
+    projection_width: int | None = Field(None, ge=1)  # Deviation: inner width of a feed-forward network on C
+    vector_norm: bool = False  # Deviation: layer norm on each vector of C, as on CapsNMT's capsules
+    attention: Literal["none", "vectors"] = "none"  # Deviation: the decoder also attends over the four vectors
+    num_heads: int = Field(4, ge=1)  # of that attention
     dropout: float = Field(0.3, ge=0.0, lt=1.0)
     tie_embeddings: Tying = "all"
 
@@ -39,19 +51,31 @@ class SimpleAggregation(TranslationModel):
 
     def __init__(self, config: SimpleAggregationConfig, *, source_size: int, target_size: int) -> None:
         super().__init__()
+        self.config = config
         d = config.width
         self.source_embedding, self.target_embedding, self.output = build_embeddings(
             source_size=source_size, target_size=target_size, width=d, tie=config.tie_embeddings
         )
         self.encoder = BiLSTMEncoder(width=d, num_layers=config.encoder_layers, dropout=config.dropout)
+        # Deviations, for controls of the routing study: what routing has besides routing.
+        inner = config.projection_width
+        self.projection = nn.Identity() if inner is None else feed_forward(d, inner, d)
+        self.norm = nn.LayerNorm(d) if config.vector_norm else nn.Identity()
         self.W_c = nn.Linear(4 * d, d, bias=False)
-        self.decoder = LSTMDecoder(width=d, num_layers=config.decoder_layers, dropout=config.dropout)
+        self.decoder = LSTMDecoder(
+            width=d,
+            num_layers=config.decoder_layers,
+            dropout=config.dropout,
+            num_heads=None if config.attention == "none" else config.num_heads,
+        )
         self.dropout = nn.Dropout(config.dropout)
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Memory:
         """One vector W_c C a sentence: (batch, dim)."""
         h = self.encoder(self.dropout(self.source_embedding(src)), src_mask)
-        return {"context": self.W_c(self.dropout(aggregate(h, src_mask)).flatten(1))}
+        C = self.dropout(self.norm(self.projection(aggregate(h, src_mask))))
+        memory = {"context": self.W_c(C.flatten(1))}
+        return memory if self.config.attention == "none" else memory | self.decoder.remember(C)
 
     def start(self, memory: Memory) -> State:
         """Zeros, of constant size."""
@@ -59,7 +83,7 @@ class SimpleAggregation(TranslationModel):
 
     def _decode(self, tgt_in: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
         y = self.dropout(self.target_embedding(tgt_in))  # the previous word: (batch, tgt_len, dim)
-        s, state = self.decoder(memory["context"][:, None] + y, state)
+        s, state = self.decoder(memory["context"][:, None] + y, state, memory)
         return self.output(s), state
 
     def step(self, ids: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:

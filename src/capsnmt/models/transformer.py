@@ -8,13 +8,12 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from capsnmt.config import StrictModel
 from capsnmt.models.contract import Memory, State, TranslationModel
-from capsnmt.models.layers import Tying, build_embeddings, feed_forward, sinusoidal_positions
+from capsnmt.models.layers import Attention, Tying, build_embeddings, feed_forward, sinusoidal_positions
 
 
 class TransformerConfig(StrictModel):
@@ -35,36 +34,6 @@ class TransformerConfig(StrictModel):
         if self.width % self.num_heads:
             raise ValueError(f"width {self.width} is not a multiple of num_heads {self.num_heads}")
         return self
-
-
-class Attention(nn.Module):
-    """Multi-head attention (§3.2.2); keys and values can be made once and kept."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        d = config.width
-        self.num_heads = config.num_heads
-        self.dropout = config.dropout
-        self.query, self.key, self.value, self.output = (nn.Linear(d, d) for _ in range(4))
-        for projection in (self.query, self.key, self.value, self.output):
-            nn.init.xavier_uniform_(projection.weight)
-            nn.init.zeros_(projection.bias)
-
-    def _heads(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)  # (batch, heads, len, dim/heads)
-
-    def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """x (batch, len, dim) → two of (batch, heads, len, dim/heads)."""
-        return self._heads(self.key(x)), self._heads(self.value(x))
-
-    def forward(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """Queries from x (batch, len, dim); mask is True where attention may look, broadcast over heads."""
-        dropout = self.dropout if self.training else 0.0
-        attended = F.scaled_dot_product_attention(
-            self._heads(self.query(x)), keys, values, attn_mask=mask, dropout_p=dropout
-        )
-        mixed: Tensor = self.output(attended.transpose(1, 2).flatten(2))
-        return mixed
 
 
 class Sublayer(nn.Module):
@@ -91,7 +60,7 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.attention = Attention(config)
+        self.attention = Attention(width=config.width, num_heads=config.num_heads, dropout=config.dropout)
         self.attention_sublayer = Sublayer(config)
         self.feed_forward = feed_forward(config.width, config.inner_width, config.width)
         self.feed_forward_sublayer = Sublayer(config)
@@ -109,9 +78,9 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.attention = Attention(config)
+        self.attention = Attention(width=config.width, num_heads=config.num_heads, dropout=config.dropout)
         self.attention_sublayer = Sublayer(config)
-        self.source_attention = Attention(config)
+        self.source_attention = Attention(width=config.width, num_heads=config.num_heads, dropout=config.dropout)
         self.source_sublayer = Sublayer(config)
         self.feed_forward = feed_forward(config.width, config.inner_width, config.width)
         self.feed_forward_sublayer = Sublayer(config)

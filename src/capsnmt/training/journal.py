@@ -59,17 +59,21 @@ class Journal:
 
     def record(self, kind: str, step: int, **values: Any) -> None:
         """One record, for example record("train", 50, loss=4.2)."""
-        if self._file and self._board:
-            self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
-            self._file.flush()
-            for name, value in values.items():
-                if isinstance(value, (int, float)):
-                    self._board.add_scalar(f"{kind}/{name}", value, step)
+        self.note(kind, step, values)
         text = "  ".join(f"{name} {_format(value)}" for name, value in values.items() if value is not None)
         if self._bar and kind == "train":
             self._bar.update(self._task, status=text)
         else:
             self.say(f"{kind:<5} step {step}/{self._total_steps}  {text}{self._time_left(step)}")
+
+    def note(self, kind: str, step: int, values: dict[str, Any]) -> None:
+        """A record that is kept but not shown."""
+        if self._file and self._board and values:
+            self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+            self._file.flush()
+            for name, value in values.items():
+                if isinstance(value, (int, float)):
+                    self._board.add_scalar(f"{kind}/{name}", value, step)
 
     def say(self, text: str) -> None:
         """A line for the user, above the bar if there is one."""
@@ -95,4 +99,6 @@ def _drop_records_after(path: Path, step: int) -> None:
     if path.exists():
         lines = path.read_text(encoding="utf-8").split("\n")
         kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
-        path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+        temporary.replace(path)  # never half of the history, even if this process is killed too

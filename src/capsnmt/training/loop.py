@@ -30,11 +30,13 @@ from capsnmt.training.checkpoint import (
     best_weights,
     checkpoint_weights,
     checkpoints_in,
+    clear_remains,
     load_checkpoint,
     newest_whole_checkpoint,
     save_best,
     save_checkpoint,
 )
+from capsnmt.training.diagnosis import RoutingMeter, gradient_norms
 from capsnmt.training.distributed import Ranks, joined_ranks
 from capsnmt.training.guard import DivergenceGuard, StopRequest, folder_lock, stop_on_signals
 from capsnmt.training.journal import Journal
@@ -76,9 +78,12 @@ def _train(config: RunConfig, ranks: Ranks, stop: StopRequest, *, show: bool) ->
     torch.manual_seed(settings.seed + ranks.rank)  # ranks start from the same weights but drop out different units
     if checkpoint := newest_whole_checkpoint(checkpoints):
         progress = load_checkpoint(checkpoint, model, optimiser, rank=ranks.rank)
+    if ranks.is_first:
+        clear_remains(checkpoints, progress, keep_last=settings.keep_last)
     use_bf16(model, settings.bf16_modules)
     trained = ranks.wrap(model)
     validate = Validator(config, corpus.valid, text, ranks.device)
+    look_at_routing = RoutingMeter(corpus.valid, batch_tokens=settings.batch_tokens, device=ranks.device)
     batches = BatchStream(
         corpus.train,
         batch_tokens=settings.batch_tokens,
@@ -93,7 +98,7 @@ def _train(config: RunConfig, ranks: Ranks, stop: StopRequest, *, show: bool) ->
 
     with Journal(folder if ranks.is_first else None, progress.step, settings.steps, show=show) as journal:
         journal.say(describe(model, config, len(corpus.train), ranks, progress))
-        meter, guard = Meter(batches), DivergenceGuard()
+        meter, guard = Meter(batches, progress), DivergenceGuard()
         while progress.step < settings.steps and not out_of_patience(progress, settings):
             progress.step += 1
             rate = learning_rate(progress.step, settings)
@@ -115,6 +120,11 @@ def _train(config: RunConfig, ranks: Ranks, stop: StopRequest, *, show: bool) ->
             if progress.step % settings.log_every == 0 or last:
                 values = {"epoch": progress.epoch, "rate": rate, "norm": done.norm, **meter.flush()}
                 journal.record("train", progress.step, **values)
+                if ranks.is_first:
+                    began_s = time.monotonic()
+                    journal.note("gradients", progress.step, gradient_norms(model))
+                    journal.note("routing", progress.step, look_at_routing(model))
+                    meter.exclude(time.monotonic() - began_s)
             if progress.step % settings.validate_every == 0 or last:
                 began_s = time.monotonic()
                 outcome = Validation.of(ranks.from_first(validate(model).values() if ranks.is_first else [0.0] * 3))
@@ -242,19 +252,25 @@ def describe(model: nn.Module, config: RunConfig, num_pairs: int, ranks: Ranks, 
 
 
 class Meter:
-    """Sums since the last report; validation time does not count."""
+    """Sums since the last report; validation time does not count.
 
-    def __init__(self, batches: BatchStream) -> None:
+    The sums of the loss are part of `progress`, so a report after a resumption covers all its updates; the speed is
+    only that of this process.
+    """
+
+    def __init__(self, batches: BatchStream, progress: Progress) -> None:
         self._batches = batches
-        self._restart()
+        self._progress = progress
+        self._restart_clock()
 
-    def _restart(self) -> None:
-        self._nll, self._tokens = 0.0, 0
+    def _restart_clock(self) -> None:
+        self._tokens = 0
         self._start_s, self._start_wait_s = time.monotonic(), self._batches.wait_s
 
     def add(self, done: Update) -> None:
         """Counts one update."""
-        self._nll += done.nll
+        self._progress.unreported_nll += done.nll
+        self._progress.unreported_tokens += done.target_tokens
         self._tokens += done.target_tokens
 
     def exclude(self, elapsed_s: float) -> None:
@@ -265,9 +281,10 @@ class Meter:
         """Loss per token, target tokens per second and the share of time spent waiting for the data loader."""
         elapsed_s = max(1e-9, time.monotonic() - self._start_s)
         report = {
-            "loss": self._nll / max(1, self._tokens),
+            "loss": self._progress.unreported_nll / max(1, self._progress.unreported_tokens),
             "tokens_per_s": self._tokens / elapsed_s,
             "loader_wait_share": (self._batches.wait_s - self._start_wait_s) / elapsed_s,
         }
-        self._restart()
+        self._progress.unreported_nll, self._progress.unreported_tokens = 0.0, 0
+        self._restart_clock()
         return report

@@ -99,7 +99,12 @@ def test_route_is_algorithm_1():
     lengths = (5, 3)
     mask = torch.arange(L)[None] < torch.tensor(lengths)[:, None]
     routed = route(
-        lambda t: f[t], dot_product_score, mask=mask, num_parents=M, num_iterations=T, parent_positions=positions
+        lambda t: f[t],
+        dot_product_score,
+        b=torch.zeros(batch, L, M),
+        mask=mask,
+        num_iterations=T,
+        parent_positions=positions,
     )
     for row, length in enumerate(lengths):
         values = f[:, row].tolist()
@@ -259,7 +264,7 @@ def test_stacked_capsule_layers():
     model = CapsNMT(config, source_size=20, target_size=20).eval()
     src = torch.randint(4, 20, (2, 7))
     mask = torch.arange(7)[None] < torch.tensor([[7], [4]])
-    first, second = model.routed(src, mask)
+    first, second = model.routed(model.states(src, mask), mask)
     assert first.capsules.shape == (2, 5, 8)
     assert second.capsules.shape == (2, 3, 8)
     assert [alpha.shape for alpha in second.coefficients] == [(2, 5, 3)] * 3

@@ -1,0 +1,64 @@
+"""What a run shows of its inside: gradient norms by part of the model, and whether routing routes."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from capsnmt.data.batches import valid_batches
+from capsnmt.data.store import Store
+from capsnmt.models.contract import TranslationModel
+
+
+def gradient_norms(model: nn.Module) -> dict[str, float]:
+    """Norm of the gradient of each part, as the last update saw it (after clipping)."""
+    norms = {}
+    for name, part in model.named_children():
+        gradients = [parameter.grad for parameter in part.parameters() if parameter.grad is not None]
+        if gradients:
+            norms[name] = torch.stack([gradient.norm() for gradient in gradients]).norm().item()
+    return norms
+
+
+class RoutingMeter:
+    """Looks at the routing coefficients of a few validation sentences, always the same ones."""
+
+    def __init__(self, valid: Store, *, batch_tokens: int, device: torch.device) -> None:
+        self._batches = []
+        for batch, _ in zip(valid_batches(valid, batch_tokens), range(2), strict=False):
+            arrays = (batch.source, batch.source_mask)
+            self._batches.append(tuple(torch.from_numpy(array).to(device) for array in arrays))
+
+    def __call__(self, model: TranslationModel) -> dict[str, float]:
+        """Nothing for a system that does not route. Leaves the model in training mode."""
+        model.eval()
+        found = []
+        with torch.inference_mode():
+            for source, mask in self._batches:
+                coefficients = model.routing(source, mask)
+                if coefficients is not None:
+                    found.append(coefficients.transpose(1, 2)[mask])  # (tokens, iterations, M)
+        model.train()
+        return describe_routing(torch.cat(found)) if found else {}
+
+
+def describe_routing(alpha: Tensor) -> dict[str, float]:
+    """Coefficients (tokens, iterations, M) → how sharp each iteration is, and how the last one uses the capsules.
+
+    entropy_t: mean entropy of a token's coefficients over log M (1 = uniform, 0 = one capsule takes all);
+    spread_t: standard deviation over the capsules of a token's logits b; used: exp of the entropy of the mean
+    coefficients, the effective number of capsules; largest: the share of the capsule that takes most.
+    """
+    M = alpha.size(-1)
+    report = {}
+    for t in range(alpha.size(1)):
+        logs = alpha[:, t].clamp(min=1e-30).log()  # b up to a constant for each token
+        entropy = -(alpha[:, t] * logs).sum(dim=-1).mean().item()
+        report[f"entropy_{t + 1}"] = entropy / math.log(M) if M > 1 else 0.0
+        report[f"spread_{t + 1}"] = logs.std(dim=-1, correction=0).mean().item()
+    share = alpha[:, -1].mean(dim=0)  # (M,)
+    report["used"] = math.exp(-(share * share.clamp(min=1e-30).log()).sum().item())
+    report["largest"] = share.max().item()
+    return report
