@@ -6,6 +6,7 @@ weights.safetensors, metrics.jsonl, card.md; while training also checkpoints/ an
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from capsnmt.config import (
@@ -32,8 +33,10 @@ def create_folder(config: RunConfig, text: TextPipeline) -> Path:
     if (folder / CONFIG).exists():
         _check_same_run(read_folder_config(folder), wanted, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    text.copy_to(folder)
+    if not _holds_text(folder, text):  # what is there already is not written again: a kill could leave half of it
+        text.copy_to(folder)
     temporary = folder / f".{CONFIG}.tmp"
+    temporary.unlink(missing_ok=True)  # a link of that name would lead the writing out of the folder
     dump_yaml(wanted, temporary)
     temporary.replace(folder / CONFIG)  # whole or not at all; a resumed run notes its new number of steps
     return folder
@@ -42,7 +45,7 @@ def create_folder(config: RunConfig, text: TextPipeline) -> Path:
 def read_folder_config(folder: str | Path) -> FolderConfig:
     """`config.yaml` of a model folder."""
     folder = Path(folder)
-    if not (folder / CONFIG).exists():
+    if not os.path.isfile(folder / CONFIG):  # a pipe would never end; Path.is_file raises on impossible names
         raise CapsNMTError(f"{folder} is not a model folder: it has no {CONFIG}")
     values = load_yaml(folder / CONFIG)
     version = values.get("format_version") if isinstance(values, dict) else None
@@ -59,7 +62,17 @@ def load_text(folder: str | Path, config: FolderConfig) -> TextPipeline:
             f"{folder}: the subword model is not the one that the weights were trained with "
             f"(fingerprint {text.fingerprint}, config.yaml says {config.vocabulary.fingerprint})"
         )
+    sizes = (text.source_size, text.target_size)
+    if sizes != (config.vocabulary.source_size, config.vocabulary.target_size):
+        raise CapsNMTError(f"{folder}: the subword models have {sizes} pieces, config.yaml says {config.vocabulary}")
     return text
+
+
+def _holds_text(folder: Path, text: TextPipeline) -> bool:
+    try:
+        return TextPipeline.load(folder, text.config).fingerprint == text.fingerprint
+    except CapsNMTError:
+        return False
 
 
 # What may change between a run and its resumption: how long it goes on and what it prints, not what it computes.

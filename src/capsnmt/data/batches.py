@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 import time
@@ -19,7 +20,8 @@ from capsnmt.text.subwords import BOS, PAD
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-_POOL_ROWS = 1_000_000  # rows sorted together: enough for little padding, few enough to mix the corpus anew each epoch
+# Rows sorted together: enough for little padding, few enough to mix the corpus anew each epoch and to plan at once.
+_POOL_ROWS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -37,23 +39,23 @@ class Batch:
 
 def plan_epoch(
     source_lengths: Int32Array, target_lengths: Int32Array, *, batch_tokens: int, seed: int, epoch: int
-) -> list[Int64Array]:
+) -> Iterator[Int64Array]:
     """The batches of an epoch as row numbers: every row once, similar lengths together, in random order.
 
     In each batch rows × longest source and rows × longest target are at most `batch_tokens`; a row that is too long
-    by itself stands alone.
+    by itself stands alone. Planned pool by pool, so the first batch does not wait for millions of others; a pool is a
+    random part of the corpus, so batches need not be mixed between pools.
     """
     generator = np.random.default_rng([seed, epoch])
     shuffled = generator.permutation(len(source_lengths))
-    batches: list[Int64Array] = []
     for start in range(0, len(shuffled), _POOL_ROWS):
         rows = shuffled[start : start + _POOL_ROWS]
         # Without noise equal lengths would always meet the same neighbours.
         noise = generator.random(len(rows))
         rows = rows[_tile_order(source_lengths[rows], target_lengths[rows] + noise, batch_tokens=batch_tokens)]
-        batches.extend(_cut(rows, source_lengths, target_lengths, batch_tokens=batch_tokens))
-    order = generator.permutation(len(batches))
-    return [batches[index] for index in order]
+        batches = _cut(rows, source_lengths, target_lengths, batch_tokens=batch_tokens)
+        for index in generator.permutation(len(batches)):
+            yield batches[index]
 
 
 def _tile_order(
@@ -234,31 +236,39 @@ class BatchStream:
     def _prepare_from(self, position: tuple[int, int]) -> Iterator[_Ready]:
         epoch, first = position
         while True:
-            plan = plan_epoch(
-                self._store.source_lengths,
-                self._store.target_lengths,
-                batch_tokens=self._batch_tokens,
-                seed=self._seed,
-                epoch=epoch,
-            )
-            # An incomplete last group would leave some ranks waiting for the others.
-            groups = len(plan) // self._world_size
-            if groups == 0:
+            groups = self._groups(epoch)
+            group = next(groups, None)
+            if group is None:
+                num_batches = sum(1 for _ in self._plan(epoch))
                 raise CapsNMTError(
-                    f"{self._store.path} gives {len(plan)} batches an epoch, too few for {self._world_size} processes; "
-                    f"lower training.batch_tokens ({self._batch_tokens}) or use more text"
+                    f"{self._store.path} gives {num_batches} batches an epoch, too few for {self._world_size} "
+                    f"processes; lower training.batch_tokens ({self._batch_tokens}) or use more text"
                 )
-            for index in range(first, groups):
-                number = index * self._world_size + self._rank
-                batch = make_batch(
-                    self._store,
-                    plan[number],
-                    pipeline=self._pipeline,
-                    dropout=self._dropout,
-                    seed=_batch_seed(self._seed, epoch, number),
-                )
-                yield _Ready(batch, (epoch, index + 1) if index + 1 < groups else (epoch + 1, 0))
+            for index in itertools.count():
+                following = next(groups, None)
+                if index >= first:
+                    batch = make_batch(
+                        self._store,
+                        group[self._rank],
+                        pipeline=self._pipeline,
+                        dropout=self._dropout,
+                        seed=_batch_seed(self._seed, epoch, index * self._world_size + self._rank),
+                    )
+                    yield _Ready(batch, (epoch + 1, 0) if following is None else (epoch, index + 1))
+                if following is None:
+                    break
+                group = following
             epoch, first = epoch + 1, 0
+
+    def _groups(self, epoch: int) -> Iterator[list[Int64Array]]:
+        """A batch for each rank at a time. An incomplete last group would leave some waiting for the others."""
+        plan = self._plan(epoch)
+        while len(group := list(itertools.islice(plan, self._world_size))) == self._world_size:
+            yield group
+
+    def _plan(self, epoch: int) -> Iterator[Int64Array]:
+        source_lengths, target_lengths = self._store.source_lengths, self._store.target_lengths
+        return plan_epoch(source_lengths, target_lengths, batch_tokens=self._batch_tokens, seed=self._seed, epoch=epoch)
 
     def _hand_over(self, ready: _Ready) -> bool:
         while not self._closed.is_set():

@@ -8,11 +8,10 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
-from itertools import islice
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -58,8 +57,6 @@ _CLOSE_LANGUAGES = (
 _OTHER_CODES = {"nb": "no", "iw": "he", "in": "id", "fil": "tl"}
 _NO_LANGUAGE = "zxx"  # the detector's name for numbers, code and the like
 
-_PAIRS_TOGETHER = 4096
-
 
 def is_empty(pair: Pair) -> bool:
     """Whether a side is blank."""
@@ -95,6 +92,11 @@ def hashes_of(texts: Iterable[str]) -> Hashes:
     """8 bytes for each text, the same in every process (Python's own hash is not)."""
     digests = b"".join(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts)
     return np.frombuffer(digests, np.uint64)
+
+
+def pair_hashes(pairs: Iterable[Pair]) -> Hashes:
+    """8 bytes for each pair."""
+    return hashes_of("\n".join(pair) for pair in pairs)  # no line has a line feed inside
 
 
 class HashSet:
@@ -253,11 +255,23 @@ class Duplicate:
 
     def hits(self, pairs: Sequence[Pair]) -> BoolArray:
         """Whether the pair came before; the first of its kind did not."""
-        return self._seen.add(hashes_of("\n".join(pair) for pair in pairs))  # no line has a line feed inside
+        return self._seen.add(pair_hashes(pairs))
+
+
+def active_reasons(filters: FilterConfig) -> tuple[str, ...]:
+    """Why a config leaves out pairs, in the order in which a pair's reason is looked for."""
+    is_active = {
+        OverLong.reason: filters.max_words is not None or filters.max_characters is not None,
+        LengthRatio.reason: filters.max_ratio is not None,
+        Overlap.reason: filters.drop_overlap,
+        WrongLanguage.reason: filters.wrong_language,
+        Duplicate.reason: filters.deduplicate,
+    }
+    return tuple(reason for reason, active in is_active.items() if active)
 
 
 def active_checks(filters: FilterConfig, *, languages: LanguagesConfig, held_out: HashSet) -> list[Check]:
-    """The checks that a config asks for, in the order in which a pair's reason is looked for."""
+    """The checks of a config that look at each pair by itself: all but that for duplicates, in the same order."""
     checks: list[Check] = []
     if filters.max_words is not None or filters.max_characters is not None:
         checks.append(OverLong(max_words=filters.max_words, max_characters=filters.max_characters))
@@ -265,11 +279,19 @@ def active_checks(filters: FilterConfig, *, languages: LanguagesConfig, held_out
         checks.append(LengthRatio(max_ratio=filters.max_ratio))
     if filters.drop_overlap:
         checks.append(Overlap(held_out=held_out))
-    if filters.deduplicate:
-        checks.append(Duplicate())
     if filters.wrong_language:
         checks.append(WrongLanguage(languages=languages))  # last, because it costs more than all the others
     return checks
+
+
+def first_reasons(pairs: Sequence[Pair], checks: Sequence[Check]) -> list[str | None]:
+    """For each pair the first reason to leave it out, or None. What one check has hit, the next need not look at."""
+    reasons = [EMPTY if is_empty(pair) else None for pair in pairs]
+    for check in checks:
+        rows = [row for row, reason in enumerate(reasons) if reason is None]
+        for place in np.flatnonzero(check.hits([pairs[row] for row in rows])):
+            reasons[rows[place]] = check.reason
+    return reasons
 
 
 @dataclass(frozen=True)
@@ -316,36 +338,3 @@ def all_checks(
         if str(error) not in notes:
             notes.append(str(error))
     return checks
-
-
-class Sieve:
-    """Judges the training pairs in their order. A second pass over them gets the remembered answers.
-
-    One byte per pair is remembered, so that subwords and store agree and languages are told apart only once.
-    """
-
-    def __init__(self, checks: Sequence[Check]) -> None:
-        self._checks = list(checks)
-        self.reasons: tuple[str, ...] = tuple(check.reason for check in checks)
-        self._names: tuple[str | None, ...] = (None, EMPTY, *self.reasons)
-        self._codes = bytearray()
-
-    def judge(self, pairs: Iterable[Pair]) -> Iterator[tuple[Pair, str | None]]:
-        """Each pair with the first reason to leave it out, or None."""
-        remaining = iter(pairs)
-        position = 0
-        while chunk := list(islice(remaining, _PAIRS_TOGETHER)):
-            known = len(self._codes) - position
-            if known < len(chunk):
-                self._codes += self._codes_of(chunk[known:])
-            codes = self._codes[position : position + len(chunk)]
-            position += len(chunk)
-            yield from ((pair, self._names[code]) for pair, code in zip(chunk, codes, strict=True))
-
-    def _codes_of(self, pairs: Sequence[Pair]) -> bytes:
-        codes = np.array([is_empty(pair) for pair in pairs], np.uint8)
-        for code, check in enumerate(self._checks, start=2):
-            open_rows = np.flatnonzero(codes == 0)
-            hits = check.hits([pairs[int(row)] for row in open_rows])
-            codes[open_rows[hits]] = code
-        return codes.tobytes()

@@ -1,40 +1,40 @@
-"""From the text files of a recipe to its store: subwords, then ids, in a folder that appears only when complete."""
+"""From the text files of a recipe to its store: the three stages, in a folder that appears only when complete."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
+import glob
 import json
 import logging
+import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-from capsnmt.config import FORMAT_VERSION, FilterConfig, ParallelText, RunConfig, TextConfig, flatten
-from capsnmt.data.corpus import files_of, read_pairs
+from capsnmt.config import FORMAT_VERSION, FilterConfig, ParallelText, RunConfig, flatten
+from capsnmt.data.corpus import files_of
 from capsnmt.data.demo import write_demo
-from capsnmt.data.filters import EMPTY, HashSet, Pair, Sieve, active_checks, hashes_of, overlap_key
-from capsnmt.data.store import ROWS_PER_BATCH, Row, Store, write_store
+from capsnmt.data.filters import EMPTY, active_reasons
+from capsnmt.data.stages import Stages, encode_train, encode_valid, progress_bar, read_train, train_all_subwords
+from capsnmt.data.store import Store
+from capsnmt.data.workers import default_workers
 from capsnmt.errors import CapsNMTError
-from capsnmt.text.normalise import normalise
-from capsnmt.text.pipeline import TextPipeline, subword_files
-from capsnmt.text.spans import mask_pair
-from capsnmt.text.subwords import train_subwords
+from capsnmt.text.pipeline import TextPipeline
 
 _LOG = logging.getLogger(__name__)
 
 _INFO_FILE = "store.json"
 _TRAIN_FILE = "train.arrow"
 _VALID_FILE = "valid.arrow"
-_PAIRS_PER_LOG_LINE = 100_000
+_UNFINISHED = ".unfinished"  # ends the names of folders that are being filled
+_TEXT_FILE = "text.arrow"  # what is left of train, until it is encoded
+_BYTES_FOR_WORKERS = 8_000_000  # of text; with less they would take longer to start than to do it
 _TOO_LONG = "too_long"  # by data.max_tokens; what the filters of text leave out has names of its own
 
 _NO_FILTERS = flatten({"data": {"filters": FilterConfig().model_dump(mode="json")}})
@@ -50,17 +50,21 @@ class PreparedCorpus:
     valid: Store
 
 
-def prepare(config: RunConfig, *, progress: bool = True) -> Path:
-    """Prepares the corpus of a recipe and returns its store folder; a store with the same settings is used again."""
+def prepare(config: RunConfig, *, progress: bool = True, workers: int | None = None) -> Path:
+    """Prepares the corpus of a recipe and returns its store folder; a store with the same settings is used again.
+
+    The store is the same for any number of `workers`; by default large corpora get one for each core, up to four.
+    """
     folder = Path(config.data.store)
     if config.data.generate == "demo":
         write_missing_demo(config)
+    _remove_abandoned(folder)
     if folder.is_dir() and any(folder.iterdir()):
         _check_same(folder, config)
         _LOG.info("%s is already prepared", folder)
         return folder
     try:
-        info = _build(folder, config, progress=progress)
+        info = _build(folder, config, progress=progress, workers=workers)
     except OSError as error:
         raise CapsNMTError(f"cannot write data.store {folder}: {error}; choose another folder or make room") from None
     _LOG.info("%s: train %s, valid %s", folder, info["train"], info["valid"])
@@ -74,46 +78,75 @@ def load_store(folder: str | Path) -> PreparedCorpus:
     return PreparedCorpus(folder, info, Store(folder / _TRAIN_FILE), Store(folder / _VALID_FILE))
 
 
-def _build(folder: Path, config: RunConfig, *, progress: bool) -> dict[str, Any]:
+def _build(folder: Path, config: RunConfig, *, progress: bool, workers: int | None) -> dict[str, Any]:
     """Fills a temporary folder and renames it, so that `folder` never holds half a store."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # Beside its final place, because only a rename within one file system is atomic.
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
+    with ExitStack() as held:
+        with _locked(folder.parent, wait=True):  # nobody may take the new folder for an abandoned one
+            # Beside its final place, because only a rename within one file system is atomic.
+            name = tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=_UNFINISHED, dir=folder.parent)
+            held.callback(shutil.rmtree, name, ignore_errors=True)
+            held.enter_context(_locked(Path(name)))
+        temporary = Path(name)
         temporary.chmod(0o755)  # mkdtemp makes folders that colleagues cannot read
-        info = _fill(temporary, config, progress=progress)
+        with progress_bar(progress) as bar:
+            stages = Stages(bar)
+            info = _fill(temporary, config, stages, workers)
+        stages.log(info["train"]["read"])
         _move_into_place(temporary, folder, config)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return info
 
 
-def _fill(folder: Path, config: RunConfig, *, progress: bool) -> dict[str, Any]:
+def _remove_abandoned(folder: Path) -> None:
+    """Removes what killed processes left of this store; what a living one is filling stays."""
+    with suppress(OSError), _locked(folder.parent, wait=True):
+        for left in folder.parent.glob(f".{glob.escape(folder.name)}.*{_UNFINISHED}"):
+            with suppress(FileNotFoundError), _locked(left) as abandoned:  # it may get its final name at any moment
+                if abandoned:
+                    shutil.rmtree(left, ignore_errors=True)
+
+
+@contextmanager
+def _locked(folder: Path, *, wait: bool = False) -> Iterator[bool]:
+    """Locks a folder; the kernel frees it when this process dies, however it dies. False if it could not be locked."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            locked = True
+        except OSError:  # held by another process, or a file system without locks
+            locked = False
+        yield locked
+    finally:
+        os.close(descriptor)
+
+
+def _fill(folder: Path, config: RunConfig, stages: Stages, workers: int | None) -> dict[str, Any]:
     """Writes every file of the store, store.json last."""
     sizes = _file_sizes(config)  # before reading, so that a file that grows meanwhile is noticed later
-    sieve = _sieve(config)
-    with _progress_bar(progress) as bar:
-        pairs_read = None
-        if config.data.subwords_from is None:
-            pairs_read = _train_all_subwords(folder, config, sieve, bar)
-        else:
-            TextPipeline.load(Path(config.data.subwords_from), config.text).copy_to(folder)
-        pipeline = TextPipeline.load(folder, config.text)
-        counts: Counter[str] = Counter()
-        pairs = _watched(_read_normalised(config, config.data.train), bar, "encoding train", pairs_read)
-        rows = _encode(_sieved(pairs, sieve, counts), pipeline)
-        counts["kept"] = write_store(folder / _TRAIN_FILE, _short_enough(rows, config.data.max_tokens, counts))
-        pairs = _watched(_read_normalised(config, config.data.valid), bar, "encoding valid", None)
-        # Valid keeps every pair: leaving out hard ones would flatter the model.
-        valid_kept = write_store(folder / _VALID_FILE, _encode(pairs, pipeline))
+    if workers is None:
+        workers = default_workers() if sum(sizes.values()) >= _BYTES_FOR_WORKERS else 1
+    texts = folder / _TEXT_FILE
+    counts = read_train(texts, config, stages, workers)
+    if counts["left"] == 0:
+        raise _nothing_left(counts, config)
+    if config.data.subwords_from is None:
+        train_all_subwords(folder, texts, counts["left"], config, stages=stages, workers=workers)
+    else:
+        TextPipeline.load(Path(config.data.subwords_from), config.text).copy_to(folder)
+    num_valid = encode_valid(folder / _VALID_FILE, config, stages)  # before train, so that its faults are told soon
+    counts["kept"] = encode_train(folder / _TRAIN_FILE, texts, counts["left"], config, stages=stages, workers=workers)
+    counts[_TOO_LONG] = counts["left"] - counts["kept"]
+    texts.unlink()
     if counts["kept"] == 0:
-        raise _nothing_left(counts, config, sieve)
+        raise _nothing_left(counts, config)
+    pipeline = TextPipeline.load(folder, config.text)
     info = {
         "format_version": FORMAT_VERSION,
         "settings": _settings(config),
         "file_sizes": sizes,
-        "train": {key: counts[key] for key in ("read", "kept", EMPTY, _TOO_LONG, *sieve.reasons)},
-        "valid": {"read": valid_kept, "kept": valid_kept},
+        "train": {key: counts[key] for key in ("read", "kept", EMPTY, _TOO_LONG, *active_reasons(config.data.filters))},
+        "valid": {"read": num_valid, "kept": num_valid},
         "vocabulary": {
             "source_size": pipeline.source_size,
             "target_size": pipeline.target_size,
@@ -126,93 +159,12 @@ def _fill(folder: Path, config: RunConfig, *, progress: bool) -> dict[str, Any]:
     return info
 
 
-def _train_all_subwords(folder: Path, config: RunConfig, sieve: Sieve, bar: Progress) -> int:
-    """Trains on the training text only and returns its number of pairs.
-
-    What the filters leave out must not take up places in the vocabulary; a pair with one empty side is text enough.
-    """
-    subwords = config.text.subwords
-    source_file, target_file = (folder / name for name in subword_files(subwords.joint))
-    counts: Counter[str] = Counter()
-
-    def lines(label: str, sides: tuple[int, ...]) -> Iterator[str]:
-        counts.clear()
-        for pair, reason in sieve.judge(_watched(_read_normalised(config, config.data.train), bar, label, None)):
-            counts.update(["read", reason or "kept"])
-            if reason is None or reason == EMPTY:
-                masked = _masked(pair, config.text)
-                yield from (masked[side] for side in sides)
-
-    try:
-        if subwords.joint:
-            train_subwords(lines("subwords", (0, 1)), subwords, source_file)
-        else:
-            train_subwords(lines("source subwords", (0,)), subwords, source_file)
-            train_subwords(lines("target subwords", (1,)), subwords, target_file)
-    except CapsNMTError:
-        if counts["kept"] == 0 and any(counts[reason] for reason in sieve.reasons):
-            raise _nothing_left(counts, config, sieve) from None  # not the fault of the subwords
-        raise
-    return counts["read"]
-
-
-def _nothing_left(counts: Counter[str], config: RunConfig, sieve: Sieve) -> CapsNMTError:
-    filtered = "".join(f", data.filters, {reason}: {counts[reason]}" for reason in sieve.reasons)
+def _nothing_left(counts: Counter[str], config: RunConfig) -> CapsNMTError:
+    filtered = "".join(f", data.filters, {reason}: {counts[reason]}" for reason in active_reasons(config.data.filters))
     return CapsNMTError(
         f"no training pair is left of {counts['read']} (empty side: {counts[EMPTY]}, longer than "
         f"data.max_tokens {config.data.max_tokens}: {counts[_TOO_LONG]}{filtered}); check these keys and the text"
     )
-
-
-def _read_normalised(config: RunConfig, text: ParallelText) -> Iterator[Pair]:
-    """The pairs as the filters, the subwords and the store see them."""
-    settings = config.text.normalise
-    for source, target in read_pairs(text, config.data.root):
-        yield normalise(source, settings), normalise(target, settings)
-
-
-def _sieve(config: RunConfig) -> Sieve:
-    """The filters of a recipe; those that look for overlap read valid and test first."""
-    held_out = HashSet()
-    if config.data.filters.drop_overlap:
-        _, *others = _texts_read(config)
-        for text in others:
-            pairs = _read_normalised(config, text)
-            while chunk := list(islice(pairs, ROWS_PER_BATCH)):
-                held_out.add(hashes_of(overlap_key(source) for source, _ in chunk))
-    return Sieve(active_checks(config.data.filters, languages=config.languages, held_out=held_out))
-
-
-def _sieved(pairs: Iterable[Pair], sieve: Sieve, counts: Counter[str]) -> Iterator[Pair]:
-    """The pairs that stay; the others are counted, each by its first reason."""
-    for pair, reason in sieve.judge(pairs):
-        counts["read"] += 1
-        if reason is None:
-            yield pair
-        else:
-            counts[reason] += 1
-
-
-def _masked(pair: Pair, text: TextConfig) -> Pair:
-    """The pair as the model sees it: protected spans of both sides as reserved symbols."""
-    return mask_pair(*pair, text.protect, text.subwords.protected_symbols) if text.protect else pair
-
-
-def _encode(pairs: Iterable[Pair], pipeline: TextPipeline) -> Iterator[Row]:
-    remaining = (_masked(pair, pipeline.config) for pair in pairs)
-    while chunk := list(islice(remaining, ROWS_PER_BATCH)):
-        sources, targets = (list(side) for side in zip(*chunk, strict=True))
-        source_ids = pipeline.encode_normalised(sources, "source")
-        target_ids = pipeline.encode_normalised(targets, "target")
-        yield from map(Row, sources, targets, source_ids, target_ids)
-
-
-def _short_enough(rows: Iterable[Row], max_tokens: int, counts: Counter[str]) -> Iterator[Row]:
-    for row in rows:
-        if max(len(row.source_ids), len(row.target_ids)) > max_tokens:
-            counts[_TOO_LONG] += 1
-        else:
-            yield row
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:
@@ -295,26 +247,3 @@ def write_missing_demo(config: RunConfig) -> None:
     texts = [text for text in (config.data.train, config.data.valid, config.data.test) if text is not None]
     if not all(file.is_file() for text in texts for file in files_of(text, config.data.root)):
         write_demo(Path(config.data.root))
-
-
-@contextmanager
-def _progress_bar(wanted: bool) -> Iterator[Progress]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(
-        *columns, TimeRemainingColumn(), console=console, disable=not (wanted and console.is_terminal)
-    ) as bar:
-        yield bar
-
-
-def _watched(pairs: Iterable[Pair], bar: Progress, label: str, total: int | None) -> Iterator[Pair]:
-    """Passes the pairs on; shows a bar, or logs a line now and then where there is no terminal."""
-    task = bar.add_task(label, total=total)
-    number = 0
-    for number, pair in enumerate(pairs, start=1):
-        yield pair
-        if number % 1000 == 0:
-            bar.update(task, completed=number)
-        if bar.disable and number % _PAIRS_PER_LOG_LINE == 0:
-            _LOG.info("%s: %d pairs", label, number)
-    bar.update(task, completed=number, total=number)

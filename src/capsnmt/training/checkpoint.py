@@ -3,8 +3,9 @@
     checkpoints/step-00001500/{weights.safetensors, optimiser.safetensors, state.json, checksums.json}
     checkpoints/best-00001000/{weights.safetensors, state.json, checksums.json}
 
-A checkpoint is written under a temporary name, brought to the disk (fsync) and renamed, so a folder that bears its
-final name is whole; its checksums tell if the disk damaged it later.
+A checkpoint is written under a temporary name, brought to the disk (fsync) and renamed, and renamed again before it is
+removed, so a folder that bears its final name is whole; its checksums tell if the disk damaged it later. What a killed
+process leaves under other names is removed by the next one.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _WEIGHTS, _OPTIMISER, _STATE, _CHECKSUMS = (
     "state.json",
     "checksums.json",
 )
+_DIGITS = "[0-9]" * 8  # of the step
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,8 @@ class Progress:
     best_value: float | None = None  # of the stop metric; lower is better (BLEU is kept negated)
     bad_validations: int = 0
     skipped_updates: int = 0  # whose loss or gradient was not finite
+    unreported_nll: float = 0.0  # since the last record of training, which may cover a kill
+    unreported_tokens: int = 0
 
 
 def save_checkpoint(
@@ -70,25 +74,35 @@ def save_checkpoint(
         save_weights(weights_of(model), aside / _WEIGHTS)
         save_weights({**_optimiser_tensors(model, optimiser), **random_states}, aside / _OPTIMISER)
         _write_state(aside, progress)
-    for old in checkpoints_in(folder)[:-keep_last]:
-        shutil.rmtree(old)
+    _remove_superseded(folder, progress, keep_last)
     return final
 
 
 def save_best(folder: Path, progress: Progress, model: nn.Module) -> None:
-    """Keeps the weights of the best validation beside the newest checkpoints."""
+    """Keeps the weights of the best validation. The best of the newest checkpoint stays: a kill may lead back to it."""
     final = folder / f"best-{progress.step:08d}"
     with _written_aside(final) as aside:
         save_weights(weights_of(model), aside / _WEIGHTS)
         _write_state(aside, progress)
-    for old in folder.glob("best-????????"):
-        if old != final:
-            shutil.rmtree(old)
+    newest_step = max(map(_step_of, checkpoints_in(folder)), default=0)
+    for old in _bests_in(folder):
+        if old != final and _step_of(old) > newest_step:
+            _remove(old)
+
+
+def clear_remains(folder: Path, progress: Progress, *, keep_last: int) -> None:
+    """Removes what a killed run left: half of a save or removal, and what is ahead of where the run goes on."""
+    for unfinished in (*folder.glob(".writing-*"), *folder.glob(".removing-*")):
+        shutil.rmtree(unfinished, ignore_errors=True)
+    for ahead in (*checkpoints_in(folder), *_bests_in(folder)):  # checkpoints only if damaged
+        if _step_of(ahead) > progress.step:
+            _remove(ahead)
+    _remove_superseded(folder, progress, keep_last)
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """Checkpoints, oldest first."""
-    return sorted(folder.glob("step-????????"))
+    return sorted(folder.glob(f"step-{_DIGITS}"))
 
 
 def newest_whole_checkpoint(folder: Path) -> Path | None:
@@ -106,7 +120,7 @@ def newest_whole_checkpoint(folder: Path) -> Path | None:
 
 def best_weights(folder: Path) -> Path | None:
     """The weights file of the best validation, if there was one."""
-    found = sorted(folder.glob("best-????????"))
+    found = _bests_in(folder)
     return found[-1] / _WEIGHTS if found else None
 
 
@@ -142,8 +156,9 @@ def _load_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tensors:
     for name, parameter in model.named_parameters():
         for key in ("step", "exp_avg", "exp_avg_sq"):
             if f"{key}.{name}" in tensors:
-                # The fused Adam keeps its step beside the parameter, also on a GPU.
-                optimiser.state[parameter][key] = tensors[f"{key}.{name}"].to(parameter.device)
+                # The fused Adam keeps its step beside the parameter, also on a GPU. A copy, because what was read is a
+                # map of a file that is removed later, and network file systems keep removed files that are in use.
+                optimiser.state[parameter][key] = tensors[f"{key}.{name}"].to(parameter.device, copy=True)
 
 
 def _rng_tensors(ranks: Ranks) -> dict[str, Tensor]:
@@ -171,7 +186,7 @@ def _written_aside(final: Path) -> Iterator[Path]:
             _to_disk(file)
         _to_disk(aside)
         if final.exists():  # only a damaged one, or the same step of a run that went back
-            shutil.rmtree(final)
+            _remove(final)
         aside.rename(final)
         _to_disk(final.parent)
     except (OSError, SafetensorError) as error:
@@ -183,6 +198,30 @@ def _written_aside(final: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
+
+
+def _bests_in(folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"best-{_DIGITS}"))
+
+
+def _step_of(path: Path) -> int:
+    return int(path.name.rpartition("-")[2])
+
+
+def _remove_superseded(folder: Path, progress: Progress, keep_last: int) -> None:
+    for old in checkpoints_in(folder)[:-keep_last]:
+        _remove(old)
+    for old in _bests_in(folder):
+        if _step_of(old) < progress.best_step:
+            _remove(old)
+
+
+def _remove(path: Path) -> None:
+    """Takes the final name away first, so that a kill leaves no half of a checkpoint under it."""
+    aside = path.with_name(f".removing-{path.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    path.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _damage(checkpoint: Path) -> str | None:

@@ -1,6 +1,8 @@
+import itertools
 import json
 import random
 import tracemalloc
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,18 @@ from hypothesis import strategies as st
 
 from capsnmt.config import FilterConfig, LanguagesConfig, RunConfig
 from capsnmt.data.filters import (
+    BoolArray,
     Duplicate,
     HashSet,
     LengthRatio,
     Overlap,
     OverLong,
-    Sieve,
+    Pair,
     WrongLanguage,
     active_checks,
+    active_reasons,
     count_words,
+    first_reasons,
     hashes_of,
     is_empty,
     overlap_key,
@@ -137,17 +142,28 @@ def test_unknown_language_names_code_and_fix() -> None:
         WrongLanguage(languages=LanguagesConfig(source="en", target="xq"))
 
 
-def test_a_sieve_remembers_its_first_pass() -> None:
-    pairs = [(str(number % 5_000), "x") for number in range(10_000)] + [("", "x"), ("a b c", "x")]
-    filters = FilterConfig(deduplicate=True, max_words=2)
-    sieve = Sieve(active_checks(filters, languages=EN_DE, held_out=HashSet()))
-    expected = [None] * 5_000 + ["duplicate"] * 5_000 + ["empty", "over_long"]
-    broken_off = sieve.judge(pairs)
-    next(broken_off)
-    for _ in range(2):  # a second pass must not take everything for duplicates
-        assert [reason for _, reason in sieve.judge(pairs)] == expected
-    assert [pair for pair, _ in sieve.judge(pairs)] == pairs
-    assert [reason for _, reason in sieve.judge([*pairs, ("0", "x"), ("new", "x")])] == [*expected, "duplicate", None]
+def test_a_pair_has_its_first_reason_and_the_next_checks_do_not_see_it() -> None:
+    class Watching(LengthRatio):
+        def hits(self, pairs: Sequence[Pair]) -> BoolArray:
+            judged.extend(pairs)
+            return super().hits(pairs)
+
+    judged: list[Pair] = []
+    pairs = [("a", "b"), ("", "x"), ("a b c d e f g", "a"), ("a b c d e f", "a"), ("x", " ")]
+    checks = [OverLong(max_words=6, max_characters=None), Watching(max_ratio=2.0)]
+    assert first_reasons(pairs, checks) == [None, "empty", "over_long", "length_ratio", "empty"]
+    assert judged == [pairs[0], pairs[3]]
+    assert first_reasons([], checks) == []
+
+
+def test_checks_and_reasons_of_a_config_have_one_order() -> None:
+    values = {"max_words": 9, "max_characters": 9, "max_ratio": 9.0}
+    for wanted in itertools.product([False, True], repeat=len(FilterConfig.model_fields)):
+        names = [name for name, is_wanted in zip(FilterConfig.model_fields, wanted, strict=True) if is_wanted]
+        filters = FilterConfig(**{name: values.get(name, True) for name in names})
+        checks = active_checks(filters, languages=EN_DE, held_out=HashSet())
+        reasons = [check.reason for check in checks] + ["duplicate"] * filters.deduplicate
+        assert active_reasons(filters) == tuple(reasons)
 
 
 # ---------------------------------------------------------------- prepare

@@ -1,14 +1,19 @@
 import json
 import logging
 import multiprocessing
+import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from capsnmt.config import RunConfig
+from capsnmt.config import LanguagesConfig, RunConfig
+from capsnmt.data import stages
 from capsnmt.data.prepare import load_store, prepare
+from capsnmt.data.store import text_batch, write_texts
 from capsnmt.errors import CapsNMTError
 from capsnmt.text.pipeline import TextPipeline
 from capsnmt.text.subwords import EOS
@@ -23,7 +28,9 @@ def write_text(folder: Path, name: str, pairs: list[tuple[str, str]]) -> None:
         (folder / f"{name}.{suffix}").write_text("".join(pair[side] + "\n" for pair in pairs), encoding="utf-8")
 
 
-def recipe(folder: Path, *, subwords: dict[str, Any] | None = None, **data: Any) -> RunConfig:
+def recipe(
+    folder: Path, *, subwords: dict[str, Any] | None = None, protect: Sequence[str] = (), **data: Any
+) -> RunConfig:
     return RunConfig.model_validate(
         {
             "languages": {"source": "en", "target": "de"},
@@ -35,7 +42,7 @@ def recipe(folder: Path, *, subwords: dict[str, Any] | None = None, **data: Any)
                 "max_tokens": 40,
                 **data,
             },
-            "text": {"subwords": {"vocabulary": 340, **(subwords or {})}},
+            "text": {"subwords": {"vocabulary": 340, **(subwords or {})}, "protect": list(protect)},
             "model": {"system": "any"},
             "training": {"steps": 1, "learning_rate": 0.1},
             "output": str(folder / "model"),
@@ -74,6 +81,74 @@ def test_end_to_end(folder: Path, kind: str, joint: bool) -> None:
     models = {"subwords.model"} if joint else {"subwords.source.model", "subwords.target.model"}
     assert {file.name for file in corpus.folder.iterdir()} == {"train.arrow", "valid.arrow", "store.json", *models}
     assert {path.name for path in folder.iterdir()} == {"text", "store"}  # no temporary folder is left
+
+
+def test_any_number_of_workers_makes_the_same_store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "_BLOCK_PAIRS", 7)
+    planted = [
+        TRAIN[5],
+        ("the cat", "zu viele Wörter " * 4),
+        VALID[0],
+        ("Sieben Katzen schlafen im Haus", "die Katze"),
+    ]
+    write_text(
+        folder / "text",
+        "train",
+        [*TRAIN[:50], *planted, TRAIN[3], *TRAIN, ("", "leer"), ("long " * 50, "x"), ("x77" * 15, "x")],
+    )
+    filters = {"max_words": 40, "max_ratio": 5, "deduplicate": True, "drop_overlap": True, "wrong_language": True}
+    found = []
+    for workers in (1, 3):
+        config = recipe(folder, store=str(folder / str(workers)), filters=filters, protect=["number"])
+        files = sorted(prepare(config, progress=False, workers=workers).iterdir())
+        found.append({file.name: file.read_bytes() for file in files})
+    assert found[0] == found[1]
+    counts = json.loads(found[0]["store.json"])["train"]
+    left_out = {"empty": 1, "too_long": 1, "over_long": 1, "length_ratio": 1, "overlap": 1, "wrong_language": 1}
+    assert counts == {"read": 118, "kept": 60, "duplicate": 52, **left_out}
+
+
+def test_errors_of_workers_are_those_of_one_process(folder: Path) -> None:
+    config = recipe(folder, filters={"wrong_language": True})
+    unknown = config.model_copy(update={"languages": LanguagesConfig(source="en", target="xq")})
+    for workers in (1, 2):
+        with pytest.raises(CapsNMTError, match="'xq'"):
+            prepare(unknown, progress=False, workers=workers)
+    (folder / "text" / "train.en").write_bytes(b"the cat\n" * 10_000 + b"\xff\n")
+    for workers in (1, 2):
+        with pytest.raises(CapsNMTError, match=r"train\.en, line 10001: not valid UTF-8"):
+            prepare(recipe(folder), progress=False, workers=workers)
+    assert {path.name for path in folder.iterdir()} == {"text"}
+
+
+def test_speed_is_told_by_stage(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        prepare(recipe(folder), progress=False)
+    told = re.findall(r"^(.*): (\d+) pairs in \d+\.\d s, \d+ pairs/s$", "\n".join(caplog.messages), re.MULTILINE)
+    stages = {"reading": "64", "training subwords": "62", "encoding valid": "3", "encoding train": "62", "all": "64"}
+    assert dict(told) == stages
+
+
+def test_subwords_are_trained_on_a_sample_from_all_over_the_text(tmp_path: Path) -> None:
+    pairs = [(f"source {number}", f"target {number}") for number in range(30_000)]
+    write_texts(tmp_path / "text.arrow", (text_batch(pairs[start : start + 1000]) for start in range(0, 30_000, 1000)))
+    sample = list(stages.sampled_lines(tmp_path / "text.arrow", (0, 1), 0.1))
+    assert sample == list(stages.sampled_lines(tmp_path / "text.arrow", (0, 1), 0.1))
+    sources = [int(line.split()[1]) for line in sample if line.startswith("source")]
+    assert sources == [int(line.split()[1]) for line in sample if line.startswith("target")]
+    assert len(set(sources)) == len(sources)
+    tenths = np.bincount(np.array(sources) // 3000, minlength=10)
+    assert (abs(tenths - 300) < 100).all()  # six standard deviations
+    whole = list(stages.sampled_lines(tmp_path / "text.arrow", (1,), 1.0))
+    assert whole == [target for _, target in pairs]
+
+
+def test_a_block_of_huge_lines_is_no_huge_block() -> None:
+    pairs = [("x" * 1_000_000, "y")] * 20 + [("x", "y")] * 5000
+    blocks = list(stages.blocks_of(pairs))
+    assert [pair for block in blocks for pair in block] == pairs
+    assert max(sum(len(side) for pair in block for side in pair) for block in blocks) < 6_000_000
+    assert len(blocks) == 6
 
 
 def test_vocabulary_comes_from_train_alone(folder: Path) -> None:

@@ -5,7 +5,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from capsnmt.data.store import ROWS_PER_BATCH, Row, Store, write_store
+from capsnmt.data.store import (
+    ROWS_PER_BATCH,
+    Row,
+    Store,
+    encoded_batch,
+    read_texts,
+    text_batch,
+    write_encoded,
+    write_store,
+    write_texts,
+)
 from capsnmt.errors import CapsNMTError
 
 
@@ -31,6 +41,35 @@ def test_round_trip_across_record_batches(tmp_path: Path) -> None:
     for outside in (-1, count):
         with pytest.raises(IndexError, match="row"):
             store.source_ids(outside)
+
+
+def test_record_batches_of_any_size_give_the_same_store(tmp_path: Path) -> None:
+    sizes = [5, 0, ROWS_PER_BATCH, 1, 2 * ROWS_PER_BATCH + 3, ROWS_PER_BATCH - 9, 7]
+    rows = [row(number) for number in range(sum(sizes))]
+    write_store(tmp_path / "rows.arrow", rows)
+    batches = []
+    for start, size in zip(np.cumsum([0, *sizes]), sizes, strict=False):
+        part = rows[start : start + size]
+        texts = text_batch([(one.source, one.target) for one in part])
+        batches.append(encoded_batch(texts, [one.source_ids for one in part], [one.target_ids for one in part]))
+    assert write_encoded(tmp_path / "batches.arrow", batches) == len(rows)
+    with pa.memory_map(str(tmp_path / "batches.arrow")) as file, pa.memory_map(str(tmp_path / "rows.arrow")) as other:
+        assert pa.ipc.open_file(file).read_all().equals(pa.ipc.open_file(other).read_all())
+    store = Store(tmp_path / "batches.arrow")
+    assert store.source_lengths.tolist() == [len(one.source_ids) for one in rows]
+    for number in (0, 4, 5, ROWS_PER_BATCH - 1, ROWS_PER_BATCH, 3 * ROWS_PER_BATCH + 8, len(rows) - 1):
+        assert store.target_ids(number).tolist() == rows[number].target_ids
+        assert store.source_text(number) == rows[number].source
+
+
+def test_texts_wait_in_their_batches(tmp_path: Path) -> None:
+    batches = [[("a", "ä"), ("", "b")], [("c", "d")]]
+    assert write_texts(tmp_path / "text.arrow", map(text_batch, batches)) == 3
+    found = [
+        list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+        for batch in read_texts(tmp_path / "text.arrow")
+    ]
+    assert found == batches
 
 
 def test_ids_are_views_of_the_mapped_file(tmp_path: Path) -> None:
