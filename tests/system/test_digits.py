@@ -19,6 +19,7 @@ from capsnmt.evaluation.metrics import bleu
 TINY = {
     "capsnmt": {"width": 64, "encoder_layers": 1, "decoder_layers": 3, "dropout": 0.0},
     "simple": {"width": 64, "encoder_layers": 1, "decoder_layers": 3, "dropout": 0.0},
+    "pooling": {"width": 64, "encoder_layers": 1, "decoder_layers": 3, "dropout": 0.0},
     "transformer": {
         "width": 64,
         "inner_width": 128,
@@ -29,7 +30,7 @@ TINY = {
         "dropout": 0.0,
     },
 }
-WITHOUT_ATTENTION = {"capsnmt", "simple"}
+WITHOUT_ATTENTION = {"capsnmt", "simple", "pooling"}
 TASKS = {"copy": lambda digits: digits, "reverse": lambda digits: digits[::-1]}
 
 

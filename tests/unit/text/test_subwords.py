@@ -1,4 +1,6 @@
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,16 @@ def test_decode_ignores_the_frame_and_never_breaks_a_line(bpe: Subwords) -> None
     assert bpe.decode([BOS, *ids, EOS, PAD, PAD]) == "the cat"
     newline = bpe.encode("\n")  # not normalised: byte fallback spells it
     assert "\n" not in bpe.decode([*ids, *newline])
+
+
+def test_dropout_is_the_same_in_another_process(bpe: Subwords) -> None:
+    """Else a training that is resumed would not see what it would have seen."""
+    texts = LINES[:20]
+    program = "import sys; from capsnmt.text.subwords import Subwords; print(Subwords(sys.argv[1]).encode_batch("
+    program += f"{texts!r}, dropout=0.3, seed=5))"
+    command = [sys.executable, "-c", program, str(bpe.path)]
+    there = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    assert there == str(bpe.encode_batch(texts, dropout=0.3, seed=5))
 
 
 def test_dropout_varies_and_is_decided_by_the_seed(bpe: Subwords) -> None:
