@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -18,20 +18,32 @@ from capsnmt.errors import CapsNMTError
 LengthPenaltyType = Literal["wu", "len"]
 SpanKind = Literal["placeholder", "tag", "url", "email", "number"]  # text/spans.py
 
+Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
+LanguageCode = Annotated[str, Field(min_length=2, max_length=35, pattern=r"^[A-Za-z0-9_-]+$")]
+
 FORMAT_VERSION = 1  # of the model folder and of the data store
+
+# A model folder may come from anywhere, so what its config asks for must be possible: these are far beyond any model
+# of today, and far below what fills a machine's memory by itself.
+_MOST_YAML_BYTES = 1 << 18
+_MOST_YAML_DEPTH = 16
+_LONGEST_INTEGER = 40  # characters
+_LARGEST_SIZE = 100_000  # of anything in a model, such as its width
+_MOST_LAYERS = 1000
+_LARGEST_VOCABULARY = 10_000_000
 
 
 class StrictModel(BaseModel):
     """A frozen config section in which a typo is an error."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class LanguagesConfig(StrictModel):
     """Language codes, kept in the config and in the model folder."""
 
-    source: str = Field(min_length=2, description="code of the source language, such as en")
-    target: str = Field(min_length=2, description="code of the target language, such as de")
+    source: LanguageCode = Field(description="code of the source language, such as en")
+    target: LanguageCode = Field(description="code of the target language, such as de")
 
 
 def parse_language_pair(text: str) -> LanguagesConfig:
@@ -132,15 +144,15 @@ class TextConfig(StrictModel):
 class TrainingConfig(StrictModel):
     """One training loop serves all systems; these are its settings."""
 
-    seed: int = 1
+    seed: int = Field(1, ge=0, lt=2**63)
     steps: int = Field(ge=1, description="number of updates, counted from the start of the run")
     batch_tokens: int = Field(4096, ge=16, description="padded tokens per side, batch and device")
     accumulate: int = Field(1, ge=1, description="batches per update and device")
     learning_rate: float = Field(gt=0.0, description="its peak, reached at the end of the warm-up")
     schedule: Literal["inverse_sqrt", "linear", "constant"] = "inverse_sqrt"
     warmup_steps: int = Field(4000, ge=1)
-    adam_betas: tuple[float, float] = (0.9, 0.98)
-    adam_epsilon: float = 1e-9
+    adam_betas: tuple[Decay, Decay] = (0.9, 0.98)
+    adam_epsilon: float = Field(1e-9, ge=0.0)
     weight_decay: float = Field(0.0, ge=0.0)
     clip_norm: float = Field(1.0, gt=0.0)
     label_smoothing: float = Field(0.1, ge=0.0, lt=1.0)
@@ -169,12 +181,12 @@ class TrainingConfig(StrictModel):
 class DecodingConfig(StrictModel):
     """Search settings; `translate` takes them as defaults."""
 
-    beam: int = Field(8, ge=1)
-    length_penalty: float = Field(0.8, ge=0.0, description="the exponent alpha")
+    beam: int = Field(8, ge=1, le=1000)
+    length_penalty: float = Field(0.8, ge=0.0, le=10.0, description="the exponent alpha")
     length_penalty_type: LengthPenaltyType = "wu"
-    max_length_ratio: float = Field(2.0, gt=0.0, description="output tokens <= ratio * source tokens + extra")
-    max_length_extra: int = Field(20, ge=1)
-    max_source_tokens: int = Field(256, ge=8, description="a longer sentence is cut, and flagged")
+    max_length_ratio: float = Field(2.0, gt=0.0, le=100.0, description="output tokens <= ratio * source tokens + extra")
+    max_length_extra: int = Field(20, ge=1, le=10_000)
+    max_source_tokens: int = Field(256, ge=8, le=100_000, description="a longer sentence is cut, and flagged")
     fit_shape: bool = Field(
         False, description="ALL CAPS and sentences without a full stop are given to the model in ordinary form"
     )
@@ -195,21 +207,35 @@ class RunConfig(StrictModel):
     def _model_names_its_system(self) -> RunConfig:
         if "system" not in self.model:
             raise ValueError("model: the key `system` is missing")
+        if not isinstance(self.model["system"], str):
+            raise ValueError(f"model.system: {self.model['system']!r} is not a name")
+        return self
+
+    @model_validator(mode="after")
+    def _sizes_are_possible(self) -> RunConfig:
+        for key, value in flatten(self.model, "model.").items():
+            sizes = value if isinstance(value, list) else [value]
+            most = _MOST_LAYERS if key.endswith("layers") else _LARGEST_SIZE
+            if len(sizes) > _MOST_LAYERS:
+                raise ValueError(f"{key}: a list of {len(sizes)}, which is more than {_MOST_LAYERS}")
+            for size in sizes:
+                if isinstance(size, int) and size > most:
+                    raise ValueError(f"{key}: {size} is more than {most}, the most that any model may have")
         return self
 
 
 class VocabularyRecord(StrictModel):
     """Written into the model folder, so that models that share a vocabulary can be told from those that do not."""
 
-    source_size: int
-    target_size: int
+    source_size: int = Field(ge=1, le=_LARGEST_VOCABULARY)
+    target_size: int = Field(ge=1, le=_LARGEST_VOCABULARY)
     fingerprint: str
 
 
 class FolderConfig(RunConfig):
     """`config.yaml` of a model folder: the recipe as it ran, the format and the vocabulary."""
 
-    format_version: int
+    format_version: int = Field(ge=1, strict=True)
     vocabulary: VocabularyRecord
 
 
@@ -227,14 +253,64 @@ def parse(section: type[Section], values: Any, where: str) -> Section:
         raise CapsNMTError(f"{where}:\n{faults}") from None
 
 
+class _PlainLoader(yaml.SafeLoader):
+    """YAML without what no recipe needs: anchors and aliases (which make bombs), tags, great depth, repeated keys."""
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+            raise _at(event, "anchors and aliases are not read: write the value itself")
+        if event.tag is not None:
+            raise _at(event, f"the tag {event.tag!r} is not read: write the plain value")
+        self._depth += 1
+        if self._depth > _MOST_YAML_DEPTH:
+            raise _at(event, f"deeper than {_MOST_YAML_DEPTH} levels")
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def compose_scalar_node(self, anchor: dict[Any, yaml.Node]) -> yaml.ScalarNode:
+        node = super().compose_scalar_node(anchor)
+        if node.tag == "tag:yaml.org,2002:int" and len(node.value) > _LONGEST_INTEGER:
+            raise _at(node, f"a whole number of {len(node.value)} characters")
+        return node
+
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                raise _at(key, f"the key {key.value!r} stands here for the second time: keep one of them")
+            seen.add(key.value)
+        return node
+
+
+def _at(place: Any, problem: str) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=place.start_mark)
+
+
 def load_yaml(path: str | Path) -> Any:
-    """Reads one YAML file with the safe loader."""
+    """Reads one YAML file of plain values; nothing in it can run, and what it asks for is bounded by its size."""
     try:
-        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        with Path(path).open("rb") as file:
+            content = file.read(_MOST_YAML_BYTES + 1)
     except OSError as error:
         raise CapsNMTError(f"cannot read {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    if len(content) > _MOST_YAML_BYTES:
+        raise CapsNMTError(f"{path} has more than {_MOST_YAML_BYTES} bytes: this is no file of settings")
+    try:
+        return _parse_yaml(content.decode("utf-8"))
+    except ValueError as error:
         raise CapsNMTError(f"{path} is not valid YAML: {error}") from None
+
+
+def _parse_yaml(text: str) -> Any:
+    try:
+        return yaml.load(text, _PlainLoader)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
 
 
 def load_recipe(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
@@ -270,8 +346,8 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
         if not isinstance(values, dict):
             raise CapsNMTError(f"--set {override}: {section} is not a section")
     try:
-        values[last] = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        values[last] = _parse_yaml(text)
+    except ValueError as error:
         raise CapsNMTError(f"--set {override}: the value is not valid YAML ({error})") from None
 
 
@@ -286,7 +362,8 @@ def _explain(section: type[BaseModel], fault: Any) -> str:
     if fault["type"] == "missing":
         return f"{key}: required key is missing"
     shown = "" if isinstance(fault["input"], dict) else f" (got {fault['input']!r})"
-    return f"{key}: {fault['msg'].removeprefix('Value error, ')}{shown}"
+    text = f"{fault['msg'].removeprefix('Value error, ')}{shown}"
+    return f"{key}: {text}" if key else text  # a fault of the whole names its keys itself
 
 
 def _keys_of(section: type[BaseModel], location: tuple[Any, ...]) -> list[str]:

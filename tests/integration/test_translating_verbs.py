@@ -9,6 +9,8 @@ import subprocess
 import pytest
 
 import capsnmt
+from capsnmt.decoding.scoring import score
+from capsnmt.decoding.search import beam_search
 from capsnmt.decoding.translation import TranslateOptions
 
 LINES = ["eins zwei", "", "drei", "   ", "vier fünf sechs", "völlig unbekannt: Ω"]
@@ -330,25 +332,41 @@ def test_the_commands_pipe_into_each_other(folder, start):
 
 
 def test_score_is_the_searchs_own(folder, run_here, tmp_path):
-    from capsnmt.folder import load_text, read_folder_config
-
     sources = ["eins zwei drei", "vier", "neun acht sieben", "zwei zwei", "null fünf"]
-    ended = run_here(
-        "translate", folder, "--format", "json", "--length-penalty", 0, stdin="\n".join(sources).encode() + b"\n"
+    translator = capsnmt.Translator(folder)
+    text = translator.text
+    ids = {source: text.source_ids(source) for source in sources}
+    found = beam_search(
+        translator.engine,
+        list(ids.values()),
+        beam=3,
+        num_best=3,
+        length_penalty=0.0,
+        length_penalty_type="wu",
+        max_lengths=[12] * len(sources),
     )
-    found = [json.loads(line) for line in ended.lines]
-    (tmp_path / "source").write_text("".join(f"{line}\n" for line in sources), encoding="utf-8")
-    (tmp_path / "target").write_text("".join(f"{one['translation']}\n" for one in found), encoding="utf-8")
-    scored = run_here("score", folder, "-s", tmp_path / "source", "-t", tmp_path / "target")
-    assert scored.code == 0
-    text = load_text(folder, read_folder_config(folder))
-    compared = 0
-    for one, line in zip(found, scored.lines, strict=True):
-        # A text can be spelt with other subwords than those that the search chose; then its score is another.
-        if text.target_text(text.target_prefix_ids(one["translation"])) == one["translation"]:
-            compared += abs(float(line) - one["score"]) < 1e-4
-    assert compared >= 1
-    assert all(float(line) <= one["score"] + 1e-4 for one, line in zip(found, scored.lines, strict=True))
+    pairs = [(source, one) for source, hypotheses in zip(sources, found, strict=True) for one in hypotheses]
+    assert len(pairs) > len(sources)
+
+    def forced(outputs):
+        scored = score(translator.engine, [ids[source] for source, _ in pairs], outputs)
+        return [log_probs.sum() for log_probs in scored]
+
+    searched = [hypothesis.log_prob for _, hypothesis in pairs]
+    assert forced([hypothesis.ids for _, hypothesis in pairs]) == pytest.approx(searched, abs=1e-4)
+
+    # The command is given texts, and a text can be spelt with other subwords than those that the search chose.
+    outputs = [text.target_text(hypothesis.ids) for _, hypothesis in pairs]
+    (tmp_path / "source").write_text("".join(f"{source}\n" for source, _ in pairs), encoding="utf-8")
+    (tmp_path / "target").write_text("".join(f"{output}\n" for output in outputs), encoding="utf-8")
+    ended = run_here("score", folder, "-s", tmp_path / "source", "-t", tmp_path / "target")
+    assert ended.code == 0, ended.err
+    said = list(map(float, ended.lines))
+    spelt = [text.target_prefix_ids(output) for output in outputs]
+    assert said == pytest.approx(forced(spelt), abs=1e-4)
+    for one, spelling, (_, hypothesis) in zip(said, spelt, pairs, strict=True):
+        if spelling == hypothesis.ids:
+            assert one == pytest.approx(hypothesis.log_prob, abs=1e-4)
 
 
 def test_score_needs_a_translation_for_every_source(folder, run_here, tmp_path):

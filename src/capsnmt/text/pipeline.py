@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,7 +40,7 @@ class TextPipeline:
         """Reads the subword models of a store or of a model folder."""
         source_file, target_file = (Path(folder) / name for name in subword_files(config.subwords.joint))
         for file in (source_file, target_file):
-            if not file.is_file():
+            if not os.path.isfile(file):
                 raise CapsNMTError(
                     f"{file} is missing (text.subwords.joint is {str(config.subwords.joint).lower()}); "
                     "prepare the corpus first, or correct the folder"
@@ -52,6 +53,7 @@ class TextPipeline:
         source_file, target_file = subword_files(self.config.subwords.joint)
         for name, subwords in {source_file: self.source, target_file: self.target}.items():
             if subwords.path.resolve() != (Path(folder) / name).resolve():
+                (Path(folder) / name).unlink(missing_ok=True)  # a link of that name would be followed
                 shutil.copyfile(subwords.path, Path(folder) / name)
 
     @property

@@ -22,6 +22,7 @@ PAD, UNK, BOS, EOS = 0, 1, 2, 3
 _LOG = logging.getLogger(__name__)
 
 _MAX_TRAINING_LINES = 2_000_000  # more changes no vocabulary noticeably, but costs memory
+_MOST_MODEL_BYTES = 100_000_000  # a vocabulary of 250,000 has 5 MB
 _QUIET = 2  # SentencePiece's log level: errors only
 _UNKNOWN = "⁇"
 _SEEDS = 2**31 - 1  # SentencePiece takes 32 bits and reads the highest value as "seed from the machine"
@@ -89,19 +90,37 @@ def _explain(error: str, config: SubwordsConfig) -> str:
     return f"SentencePiece could not train with text.subwords {config.model_dump()}: {error}"
 
 
+def _processor(model: bytes, path: str | Path) -> Any:
+    """SentencePiece over a model file that may be anything."""
+    try:
+        if not 0 < len(model) < _MOST_MODEL_BYTES:  # SentencePiece takes an empty file for a model that comes later
+            raise RuntimeError
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        # Pieces that are no text would fail only when the first translation holds one.
+        processor.id_to_piece(list(range(processor.get_piece_size())))
+        processor.decode([processor.unk_id()])
+    except (RuntimeError, ValueError):
+        raise CapsNMTError(f"{path} is not a SentencePiece model; prepare the corpus again") from None
+    special = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
+    if special != (PAD, UNK, BOS, EOS):
+        raise CapsNMTError(
+            f"{path} is not a subword model of capsnmt: its pad, unk, bos and eos are {special} "
+            f"instead of {(PAD, UNK, BOS, EOS)}; prepare the corpus again"
+        )
+    return processor
+
+
 class Subwords:
     """A trained SentencePiece model."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         try:
-            model = self.path.read_bytes()
+            with self.path.open("rb") as file:
+                model = file.read(_MOST_MODEL_BYTES)
         except OSError as error:
             raise CapsNMTError(f"cannot read the subword model {path}: {error.strerror}") from None
-        try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError:
-            raise CapsNMTError(f"{path} is not a SentencePiece model; prepare the corpus again") from None
+        self._processor = _processor(model, path)
         self.fingerprint = hashlib.sha256(model).hexdigest()[:16]
 
     def __len__(self) -> int:

@@ -21,6 +21,7 @@ ALL = tuple(PATTERNS)
         ("Hello {{user name}}, {0} and {count} of ${TOTAL}!", ["{{user name}}", "{0}", "{count}", "${TOTAL}"]),
         ("%s has %d items, %(name)s %1$s %.2f", ["%s", "%d", "%(name)s", "%1$s", "%.2f"]),
         ("50% discount", ["50"]),
+        ("<a.b@c.de>,d@e.fr;x@y", ["<a.b@c.de>", "d@e.fr"]),
         ('<b class="x">bold</b> &amp; &#39;', ['<b class="x">', "</b>", "&amp;", "&#39;"]),
         ("a < b and b > c", []),
         ("no spans here", []),
@@ -64,6 +65,29 @@ def test_a_symbol_in_the_users_text_is_protected_itself():
 )
 def test_restoring_notices_what_is_wrong(output, text, intact):
     assert restore(output, [Span("a", "a"), Span("b", "b")]) == (text, intact)
+
+
+def test_spans_that_cling_are_set_apart():
+    spans = [Span("1", "1"), Span("2", "2"), Span("http://a.b", "http://a.b")]
+    assert restore("⦅0⦆⦅1⦆ und⦅2⦆bald", spans).text == "12 undhttp://a.bbald"
+    assert restore("⦅0⦆⦅1⦆ und⦅2⦆bald", spans, apart=True) == ("1 2 und http://a.b bald", True)
+    assert restore("⦅2⦆ (⦅0⦆)\t⦅1⦆", spans, apart=True) == ("http://a.b ( 1 )\t2", True)
+
+
+def test_a_line_of_many_thousand_spans():
+    text = "1 " * 12_000
+    masked = mask(text, ALL)
+    assert len(masked.spans) == 12_000
+    assert restore(masked.text, masked.spans) == (text, True)
+    assert sum(isinstance(piece, Span) for piece in pieces_around(masked)) == 12_000
+
+
+@pytest.mark.parametrize("part", ["a", "a.", "{{", "{", "${", "<a ", "&a", "%1", "%(", "(", "_", "a@"])
+def test_a_long_line_without_a_span_is_no_burden(part):
+    # With patterns that look at the rest of the line from every place these would take minutes.
+    text = part * (100_000 // len(part))
+    masked = mask(text, [kind for kind in ALL if kind != "number"])
+    assert masked == Masked(text, ())
 
 
 def test_training_pairs_share_their_symbols():
