@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 
 from capsnmt.decoding.translation import Translation
@@ -25,7 +26,8 @@ def as_json(number: int, translation: Translation) -> str:
         "score": _finite(translation.score),
         "hypotheses": [{"text": text, "score": _finite(score)} for text, score in translation.hypotheses],
     }
-    return json.dumps(record, ensure_ascii=False)
+    # Escaped, because many a reader ends a line at these too; of the other line breaks JSON allows none.
+    return re.sub("[\x85\u2028\u2029]", lambda found: f"\\u{ord(found[0]):04x}", json.dumps(record, ensure_ascii=False))
 
 
 def _finite(score: float | None) -> float | None:

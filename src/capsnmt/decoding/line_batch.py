@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from capsnmt.config import DecodingConfig
 from capsnmt.decoding.engine import Engine
 from capsnmt.decoding.loops import find_loop, without_loops
 from capsnmt.decoding.sampling import sample
 from capsnmt.decoding.search import Hypothesis, beam_search
-from capsnmt.decoding.segments import Segment, Shape, cut, shape_of, shaped, unshaped
+from capsnmt.decoding.segments import (
+    Segment,
+    Shape,
+    cut,
+    innermost,
+    printable,
+    shape_of,
+    shaped,
+    share_spare,
+    unshaped,
+)
 from capsnmt.decoding.translation import Status, TextCodec, TranslateOptions, Translation
 from capsnmt.text.sentences import split_sentences
 from capsnmt.text.spans import Masked, Span, pieces_around, restore
@@ -48,60 +59,107 @@ class LineBatch:
         """A line as segments for the model and, between them, what stays as it is."""
         parts: list[str | Segment] = []
         masked = self.text.mask(line.rstrip("\r\n"), self.options.terms)
+        forced = self.text.target_prefix_ids(prefix) if prefix else []
         # The splitter sees symbols instead of spans, so a full stop in a number or a URL ends no sentence.
-        sentences = [masked.text]
-        if self.options.split:
-            sentences = split_sentences(masked.text, self.language)
-        for sentence in sentences:
+        for sentence in split_sentences(masked.text, self.language) if self.options.split else [masked.text]:
             own = _renumbered(sentence, masked)
-            # More spans than the model has symbols for: it sees the pieces between them, one by one.
-            pieces = pieces_around(own) if len(own.spans) > self.text.num_symbols else [own]
-            for piece in pieces:
-                if isinstance(piece, Span):
-                    parts.append(piece.target)
-                    continue
-                whole = piece if isinstance(piece, Masked) else Masked(piece, ())
-                body = whole.text.strip()
-                start = whole.text.find(body) if body else len(whole.text)
-                segment = self._segment(number, len(parts), Masked(body, whole.spans), prefix)
-                parts += [whole.text[:start], restore(body, whole.spans).text if segment is None else segment]
-                parts.append(whole.text[start + len(body) :])
-                prefix = "" if segment is not None else prefix
+            lead, body, trail = _trimmed(own.text)
+            segment = self._segment(number, len(parts), Masked(body, own.spans))
+            if segment is None:
+                parts.append(restore(own.text, own.spans).text)
+                continue
+            segment.prefix, forced = forced, []
+            # More spans than the model has symbols for: it sees what stands between them, piece by piece.
+            if len(own.spans) > self.text.num_symbols:
+                self._take_around(segment)
+            parts += [lead, segment, trail]
+        share_spare(innermost(_segments(parts)), self.settings.max_length_extra)
         return parts
 
-    def _segment(self, line: int, number: int, masked: Masked, prefix: str) -> Segment | None:
+    def _segment(self, line: int, number: int, masked: Masked, *, shouted: bool = False) -> Segment | None:
         """None for what the model need not see: nothing, or nothing but spans and punctuation."""
         outside = "".join(piece for piece in pieces_around(masked) if isinstance(piece, str))
         if not any(character.isalnum() for character in outside):
             return None
         shape = shape_of(masked) if self.settings.fit_shape else Shape(False, False)
+        shape = replace(shape, shouted=shape.shouted or shouted)
         ids = self.text.source_ids(shaped(masked.text, shape))
         if len(ids) < 2:  # only EOS: cleaning can leave nothing of invisible characters
             return None
         segment = Segment(line, number, shape, masked, cut(ids, self.settings.max_source_tokens, self.text.starts_word))
-        segment.prefix = self.text.target_prefix_ids(prefix) if prefix else []
         if len(segment.chunks) > 1:
             segment.notes.add("cut")
         return segment
 
+    def _take_around(self, segment: Segment) -> None:
+        """What stands between the spans becomes segments of its own, so the spans stay where they stood."""
+        parts: list[str | Segment] = []
+        spans = 0
+        prefix = segment.prefix
+        for piece in pieces_around(segment.masked):
+            if isinstance(piece, Span):
+                parts.append(protected_symbol(spans))
+                spans += 1
+                continue
+            lead, body, trail = _trimmed(piece)
+            number = (segment.number + 1) * 10_000 + len(parts)
+            inner = self._segment(segment.line, number, Masked(body, ()), shouted=segment.shape.shouted)
+            if inner is None:
+                parts.append(piece)
+                continue
+            inner.prefix, prefix = prefix, []
+            parts += [lead, inner, trail]
+        segment.around = parts
+        segment.notes.discard("cut")  # of the whole, which the model is not asked for any more
+
     def decode(self, segments: Sequence[Segment]) -> None:
-        """Fills in the outputs of all segments; chunks of similar length go together."""
+        """Fills in the readings of all segments. Those whose spans the model has lost are taken around them."""
+        self._search_all(innermost(segments))
+        lost: list[Segment] = []
+        for segment in segments:
+            segment.readings = self._read(segment)
+            if segment.around is None and not segment.readings and "failed" not in segment.notes:
+                lost.append(segment)
+        for segment in lost:
+            spare = segment.spare * len(segment.chunks)
+            self._take_around(segment)
+            share_spare(innermost([segment]), spare)
+        self._search_all(innermost(lost))
+        for segment in lost:
+            segment.notes.add("spans_placed_around")
+            segment.readings = self._read(segment)
+
+    def _search_all(self, segments: Sequence[Segment]) -> None:
+        """Fills in the outputs of segments; a loop that the source does not have is repaired."""
         for segment in segments:
             segment.outputs = [[] for _ in segment.chunks]
         jobs = [_Job(segment, index) for segment in segments for index in range(len(segment.chunks))]
-        per_job = self.options.num_best if self.options.sampling else self.settings.beam
+        self._search_jobs(jobs, self.options.num_best)
+        looping = [job for job in jobs if any(map(_loops, job.found)) and find_loop(job.ids) is None]
+        if self.options.sampling is None and self.settings.beam > self.options.num_best:
+            # Another hypothesis of the same beam may be free of loops, and then it is the better sentence.
+            self._search_jobs(looping, self.settings.beam)
+        for job in looping:
+            job.segment.notes.add("loop_repaired")
+            free = [found for found in job.found if not _loops(found)]
+            repaired = free or [replace(found, ids=without_loops(found.ids)) for found in job.found]
+            job.segment.outputs[job.index] = repaired[: self.options.num_best]
+
+    def _search_jobs(self, jobs: Sequence[_Job], num_best: int) -> None:
+        """Chunks of similar length go together."""
+        per_job = num_best if self.options.sampling else self.settings.beam
         for batch in _cut_batches(jobs, self.batch_tokens // per_job):
-            for job, found in zip(batch, self._decode_or_retry(batch), strict=True):
+            for job, found in zip(batch, self._search_or_retry(batch, num_best), strict=True):
                 job.segment.outputs[job.index] = found
 
-    def _decode_or_retry(self, batch: Sequence[_Job]) -> list[list[Hypothesis]]:
+    def _search_or_retry(self, batch: Sequence[_Job], num_best: int) -> list[list[Hypothesis]]:
         """A batch that fails is tried again line by line; a line that fails alone has no output, and is flagged."""
         try:
-            return self._search(batch, self.options.num_best)
+            return self._search(batch, num_best)
         except (RuntimeError, MemoryError, ValueError, FloatingPointError) as error:
             if len(batch) > 1:
                 log.warning("a batch of %d failed (%s): trying again line by line", len(batch), error)
-                return [self._decode_or_retry([job])[0] for job in batch]
+                return [self._search_or_retry([job], num_best)[0] for job in batch]
             log.warning("line %d failed (%s): it is left as it is", self.first_line + batch[0].segment.line + 1, error)
             batch[0].segment.notes.add("failed")
             return [[]]
@@ -109,8 +167,7 @@ class LineBatch:
     def _search(self, batch: Sequence[_Job], num_best: int) -> list[list[Hypothesis]]:
         sources = [job.ids for job in batch]
         prefixes = [job.prefix for job in batch]
-        ratio, extra = self.settings.max_length_ratio, self.settings.max_length_extra
-        max_lengths = [int(ratio * len(ids)) + extra for ids in sources]
+        max_lengths = [self._max_length(len(job.ids), job.segment.spare) for job in batch]
         sampling = self.options.sampling
         if sampling is None:
             return beam_search(
@@ -136,75 +193,102 @@ class LineBatch:
             sentence_ids=[job.stream_number(self.first_line) for job in batch],
         )
 
+    def _max_length(self, source_tokens: int, spare: int) -> int:
+        return max(1, int(self.settings.max_length_ratio * source_tokens) + spare)
+
+    def _read(self, segment: Segment) -> list[tuple[str, float]]:
+        """A segment's translations and their scores, best first, with its spans in them; none where a span is lost."""
+        if segment.around is not None:
+            return self._read_around(segment)
+        if any(not found for found in segment.outputs):
+            return []
+        if min(_confidence(found[0]) for found in segment.outputs) < LOW_CONFIDENCE:
+            segment.notes.add("low_confidence")
+        readings = []
+        for rank in range(max(len(found) for found in segment.outputs)):
+            chosen = [found[min(rank, len(found) - 1)] for found in segment.outputs]
+            text = " ".join(printable(self.text.target_text(hypothesis.ids)) for hypothesis in chosen)
+            text = self._shortened(unshaped(text, segment.shape), segment)
+            whole = self._whole(text, segment.masked.spans)
+            if whole is not None:
+                readings.append((whole, sum(hypothesis.score for hypothesis in chosen) / len(chosen)))
+        return readings
+
+    def _shortened(self, text: str, segment: Segment) -> str:
+        """A text that became longer than the search allows: letters in capitals can be more tokens than small ones."""
+        source_tokens = sum(len(ids) for ids in segment.chunks)
+        if segment.shape.shouted:  # and so was the source
+            source_tokens = max(source_tokens, len(self.text.source_ids(segment.masked.text)))
+        ids = self.text.target_prefix_ids(text)
+        limit = max(self._max_length(source_tokens, segment.spare * len(segment.chunks)), len(segment.prefix))
+        if len(ids) <= limit:
+            return text
+        segment.notes.add("shortened")
+        return printable(self.text.target_text(ids[:limit]))
+
+    def _read_around(self, segment: Segment) -> list[tuple[str, float]]:
+        texts: list[str] = []
+        scores: list[float] = []
+        for part in segment.around or ():
+            if isinstance(part, str):
+                texts.append(part)
+                continue
+            best = self._read(part)[:1]
+            texts += [text for text, _ in best]
+            scores += [score for _, score in best]
+            segment.notes |= part.notes
+        whole = self._whole("".join(texts), segment.masked.spans)
+        if whole is None or "failed" in segment.notes:
+            segment.notes.add("failed")
+            return []
+        return [(whole, sum(scores) / len(scores) if scores else float("-inf"))]
+
+    def _whole(self, text: str, spans: Sequence[Span]) -> str | None:
+        """A translation with its spans back in; None if one is lost, or cannot be told from what stands beside it."""
+        for apart in (False, True):
+            restored = restore(text, spans, apart=apart)
+            # Without spans of its own a segment has nothing to lose: symbols that the model made up are gone already.
+            if not spans or (restored.intact and self._readable(restored.text, spans)):
+                return restored.text
+        return None
+
+    def _readable(self, text: str, spans: Sequence[Span]) -> bool:
+        """Whether every span would be found in a text: 1 and 2 are not in 12, nor is http://a.b in http://a.bund."""
+        terms = {span.target: span.target for span in spans if span.source in self.options.terms}
+        wanted = Counter(span.target for span in spans if span.target)
+        return wanted <= Counter(span.source for span in self.text.mask(text, terms).spans)
+
     def finish(self, line: str, parts: Sequence[str | Segment]) -> Translation:
         """Joins the parts of a line and says what was noticed."""
-        segments = [part for part in parts if isinstance(part, Segment)]
+        segments = _segments(parts)
+        notes: set[str] = {"invalid_characters"} if "\ufffd" in line else set()
         if not segments:
             text = one_line("".join(part for part in parts if isinstance(part, str)))
-            return Translation(line, text, None, (), "empty")
-        notes: set[str] = {"invalid_characters"} if "\ufffd" in line else set()
-        hypotheses = []
-        # Segments may have fewer hypotheses than were asked for; of two segments the first ranks are joined, and so on.
-        found = max((len(output) for segment in segments for output in segment.outputs), default=0)
-        for rank in range(max(1, found)):
-            done = [part if isinstance(part, str) else self._segment_text(part, rank) for part in parts]
-            scores = [_score(segment, rank) for segment in segments]
-            hypotheses.append((one_line("".join(done)), sum(scores) / len(scores)))
+            return Translation(line, text, None, (), "empty", tuple(sorted(notes)))
         notes |= set().union(*(segment.notes for segment in segments))
         if len(segments) > 1:
             notes.add("split")
-        if "failed" in notes:
-            return Translation(line, one_line(line), None, (), "failed", tuple(sorted(notes)))
+        hypotheses = [] if "failed" in notes else self._joined(line, parts)
+        if not hypotheses:
+            return Translation(line, one_line(line), None, (), "failed", tuple(sorted(notes | {"failed"})))
         best, score = hypotheses[0]
         return Translation(line, best, score, tuple(hypotheses), _status(notes), tuple(sorted(notes)))
 
-    def _segment_text(self, segment: Segment, rank: int) -> str:
-        """One hypothesis of a segment as text: loops repaired, spans back in, in the shape of its source."""
-        if any(not found for found in segment.outputs):
-            return ""
-        chosen = [self._without_loop(segment, index, rank) for index in range(len(segment.chunks))]
-        if rank == 0 and min(_confidence(found[0]) for found in segment.outputs) < LOW_CONFIDENCE:
-            segment.notes.add("low_confidence")
-        text = " ".join(self.text.target_text(ids) for ids in chosen)
-        restored = restore(text, segment.masked.spans)
-        # Without spans of its own a segment has nothing to lose: symbols that the model made up are gone already.
-        if restored.intact or not segment.masked.spans:
-            return unshaped(restored.text, segment.shape)
-        segment.notes.add("spans_placed_around")
-        return self._translated_around(segment)
-
-    def _without_loop(self, segment: Segment, index: int, rank: int) -> list[int]:
-        """The ids of a hypothesis; a loop that the source does not have is repaired."""
-        found = segment.outputs[index]
-        ids = found[min(rank, len(found) - 1)].ids
-        if find_loop(ids) is None or find_loop(segment.chunks[index]) is not None:
-            return ids
-        segment.notes.add("loop_repaired")
-        if self.options.sampling is None:
-            # Another hypothesis of the same beam may be free of loops, and then it is the better sentence.
-            others = self._search([_Job(segment, index)], self.settings.beam)[0]
-            free = next((other.ids for other in others if find_loop(other.ids) is None), None)
-            if free is not None:
-                return free
-        return without_loops(ids)
-
-    def _translated_around(self, segment: Segment) -> str:
-        """Translates the pieces between the spans one by one: spans that the model lost stand where they stood."""
-        done = []
-        for piece in pieces_around(segment.masked):
-            if isinstance(piece, Span):
-                done.append(piece.target)
-                continue
-            inner = self._segment(segment.line, segment.number, Masked(piece.strip(), ()), "")
-            if inner is None:
-                done.append(piece)
-                continue
-            inner.shape = Shape(segment.shape.shouted, inner.shape.unfinished)
-            self.decode([inner])
-            left, right = len(piece) - len(piece.lstrip()), len(piece.rstrip())
-            done.append(piece[:left] + self._segment_text(inner, 0) + piece[right:])
-            segment.notes |= inner.notes
-        return "".join(done)
+    def _joined(self, line: str, parts: Sequence[str | Segment]) -> list[tuple[str, float]]:
+        """The hypotheses of a line: of its segments the first readings together, then the second ones, and so on."""
+        segments = _segments(parts)
+        several = len(parts) > 3  # a sentence alone is itself and the white space around it
+        spans = self.text.mask(one_line(line), self.options.terms).spans if several else ()
+        hypotheses = []
+        for rank in range(max(len(segment.readings) for segment in segments)):
+            texts = [part if isinstance(part, str) else _ranked(part, rank)[0] for part in parts]
+            scores = [_ranked(segment, rank)[1] for segment in segments]
+            # Spans of two sentences can meet where the model wrote nothing between them.
+            ways = (one_line(between.join(filter(None, texts))) for between in ("", " "))
+            text = next((way for way in ways if not spans or self._readable(way, spans)), None)
+            if text is not None:
+                hypotheses.append((text, sum(scores) / len(scores)))
+        return hypotheses
 
 
 @dataclass(frozen=True)
@@ -217,6 +301,10 @@ class _Job:
     @property
     def ids(self) -> list[int]:
         return self.segment.chunks[self.index]
+
+    @property
+    def found(self) -> list[Hypothesis]:
+        return self.segment.outputs[self.index]
 
     @property
     def prefix(self) -> list[int]:
@@ -245,21 +333,34 @@ def _renumbered(sentence: str, masked: Masked) -> Masked:
     return Masked("".join(texts), tuple(spans))
 
 
+def _segments(parts: Sequence[str | Segment]) -> list[Segment]:
+    return [part for part in parts if isinstance(part, Segment)]
+
+
+def _trimmed(text: str) -> tuple[str, str, str]:
+    """White space, what stands between, white space."""
+    body = text.strip()
+    start = text.find(body) if body else len(text)
+    return text[:start], body, text[start + len(body) :]
+
+
+def _ranked(segment: Segment, rank: int) -> tuple[str, float]:
+    return segment.readings[min(rank, len(segment.readings) - 1)]
+
+
+def _loops(hypothesis: Hypothesis) -> bool:
+    return find_loop(hypothesis.ids) is not None
+
+
 def _confidence(hypothesis: Hypothesis) -> float:
     return hypothesis.log_prob / (len(hypothesis.ids) + 1)
 
 
-def _score(segment: Segment, rank: int) -> float:
-    scores = [found[min(rank, len(found) - 1)].score for found in segment.outputs if found]
-    return sum(scores) / len(scores) if scores else float("-inf")
-
-
 def _status(notes: set[str]) -> Status:
-    if notes & {"loop_repaired", "spans_placed_around"}:
+    if notes & {"loop_repaired", "shortened", "spans_placed_around"}:
         return "repaired"
-    if "cut" in notes:
-        return "cut"
-    return "low_confidence" if "low_confidence" in notes else "ok"
+    worst_first: tuple[Status, ...] = ("cut", "invalid_characters", "low_confidence")
+    return next((status for status in worst_first if status in notes), "ok")
 
 
 def _cut_batches(jobs: Sequence[_Job], max_tokens: int) -> Iterator[list[_Job]]:

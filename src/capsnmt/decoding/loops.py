@@ -18,17 +18,22 @@ class Loop(NamedTuple):
 
 def find_loop(ids: Sequence[int]) -> Loop | None:
     """The first phrase that is repeated too often in a row to be meant: 5 times for one token, 4 for two, else 3."""
-    for start in range(len(ids)):
-        for period in range(1, min(MAX_PERIOD, (len(ids) - start) // 3) + 1):
-            allowed = {1: 5, 2: 4}.get(period, 3)
-            repeats = 1
-            while (
-                ids[start + (repeats - 1) * period : start + repeats * period]
-                == ids[start + repeats * period : start + (repeats + 1) * period]
-            ):
-                repeats += 1
-            if repeats >= allowed:
-                return Loop(start, period, repeats)
+    found = [loop for period in range(1, MAX_PERIOD + 1) if (loop := _first_of_period(ids, period)) is not None]
+    return min(found, default=None)
+
+
+def _first_of_period(ids: Sequence[int], period: int) -> Loop | None:
+    """A phrase stands n times in a row where (n - 1) * period tokens in a row equal the one `period` places on."""
+    needed = ({1: 5, 2: 4}.get(period, 3) - 1) * period
+    run = 0
+    for place in range(len(ids) - period):
+        run = run + 1 if ids[place] == ids[place + period] else 0
+        if run == needed:
+            start = place + 1 - needed
+            end = place + 1
+            while end + period < len(ids) and ids[end] == ids[end + period]:
+                end += 1
+            return Loop(start, period, 1 + (end - start) // period)
     return None
 
 

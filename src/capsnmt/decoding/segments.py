@@ -7,7 +7,7 @@ shape before the model and back into its own afterwards.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from capsnmt.decoding.search import Hypothesis
@@ -15,6 +15,9 @@ from capsnmt.text.spans import Masked, pieces_around
 from capsnmt.text.subwords import EOS
 
 _ENDS_IN_WORD = re.compile(r"[\w⦆%)\]]$")
+
+# Byte fallback can spell anything: half a character, which decodes to U+FFFD, or a command to somebody's terminal.
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufffd]")
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,34 @@ class Segment:
     number: int  # of the segment in its line
     shape: Shape
     masked: Masked
-    chunks: list[list[int]]  # source ids; more than one when the sentence was too long
+    chunks: list[list[int]]  # source ids; more than one when the sentence was too long, none when it is taken around
+    spare: int = 0  # tokens that the output of a chunk may be longer than the ratio to its source allows
     prefix: list[int] = field(default_factory=list)  # forced beginning of the first chunk's output
     outputs: list[list[Hypothesis]] = field(default_factory=list)  # per chunk, best first
+    around: list[str | Segment] | None = None  # instead of chunks: what stands between its spans, and their symbols
+    readings: list[tuple[str, float]] = field(default_factory=list)  # the translation and its score, best first
     notes: set[str] = field(default_factory=set)
+
+
+def innermost(segments: Iterable[Segment]) -> list[Segment]:
+    """Those that the model sees: a segment that is taken around is what it consists of."""
+    found: list[Segment] = []
+    for segment in segments:
+        inside = [part for part in segment.around or () if isinstance(part, Segment)]
+        found += [segment] if segment.around is None else inside
+    return found
+
+
+def share_spare(segments: Sequence[Segment], spare: int) -> None:
+    """Gives each chunk its share, so that many short outputs together are no longer than one long output may be."""
+    chunks = sum(len(segment.chunks) for segment in segments)
+    for segment in segments:
+        segment.spare = spare // max(1, chunks)
+
+
+def printable(text: str) -> str:
+    """A model's output without what cannot be shown. Line breaks are left, for they are more than nothing."""
+    return _UNPRINTABLE.sub("", text)
 
 
 def shape_of(masked: Masked) -> Shape:

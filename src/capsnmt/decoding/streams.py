@@ -5,6 +5,7 @@ A harness that writes one line and waits for its translation gets it at once, an
 
 from __future__ import annotations
 
+import codecs
 import io
 import queue
 import threading
@@ -23,10 +24,11 @@ Inbox = queue.Queue[Message]
 
 
 def batches_from_stream(stream: BinaryIO, max_lines: int) -> Iterator[list[str]]:
-    """Batches of 1 to `max_lines` lines, without their ends. Only LF ends a line; one CR before it is dropped.
+    """Batches of 1 to `max_lines` lines, without their ends.
 
-    Bytes that are not UTF-8 become U+FFFD: a bad line must not shift the lines after it. Nobody else may read from a
-    pipe before or meanwhile, because its buffer is passed over.
+    Only LF ends a line; one CR before it is dropped, and so is a byte-order mark at the very beginning. Bytes that
+    are not UTF-8 become U+FFFD: a bad line must not shift the lines after it. Nobody else may read from a pipe before
+    or meanwhile, because its buffer is passed over.
     """
     if max_lines < 1:
         raise CapsNMTError(f"max_lines {max_lines} must be 1 or more")
@@ -67,6 +69,7 @@ def _batches(stream: BinaryIO, max_lines: int) -> Iterator[list[str]]:
 def _read(stream: BinaryIO, inbox: Inbox, stop: threading.Event) -> None:
     """The thread: sends lines as they come, then the end or the failure."""
     parts: list[bytes] = []  # of a line whose end has not come yet
+    mark = codecs.BOM_UTF8  # in front of the first line only
     try:
         while not stop.is_set():
             chunk = _read_available(stream)
@@ -78,13 +81,19 @@ def _read(stream: BinaryIO, inbox: Inbox, stop: threading.Event) -> None:
                 parts.append(chunk)
             else:
                 *lines, rest = b"".join([*parts, chunk]).split(b"\n")
-                inbox.put([line.removesuffix(b"\r").decode("utf-8", errors="replace") for line in lines])
+                lines[0] = lines[0].removeprefix(mark)
+                mark = b""
+                inbox.put([_decoded(line) for line in lines])
                 parts = [rest] if rest else []
         if parts:
-            inbox.put([b"".join(parts).removesuffix(b"\r").decode("utf-8", errors="replace")])
+            inbox.put([_decoded(b"".join(parts).removeprefix(mark))])
         inbox.put(None)
     except Exception as failure:
         inbox.put(failure)
+
+
+def _decoded(line: bytes) -> str:
+    return line.removesuffix(b"\r").decode("utf-8", errors="replace")
 
 
 def _read_available(stream: BinaryIO) -> bytes | None:

@@ -63,7 +63,15 @@ class TranslateOptions:
     terms: Mapping[str, str] = field(default_factory=dict)  # glossary; a term that maps to itself stays as it is
 
 
-Status = Literal["ok", "empty", "low_confidence", "cut", "repaired", "failed"]  # from harmless to bad
+# From harmless to bad; a line has the worst of what was noticed.
+#   ok                  translated
+#   empty               nothing to translate: `text` is the line as it came, but for the terms of a glossary
+#   low_confidence      translated, but the model is guessing
+#   invalid_characters  translated, but the line had bytes that are not UTF-8, or U+FFFD, which stands for such bytes
+#   cut                 a sentence was too long for the model and was translated in pieces
+#   repaired            a repetition loop or too long an output was cut, or lost spans were put in their places
+#   failed              not translated: `text` is the line as it came
+Status = Literal["ok", "empty", "low_confidence", "invalid_characters", "cut", "repaired", "failed"]
 
 
 @dataclass(frozen=True)
@@ -74,5 +82,5 @@ class Translation:
     text: str  # never holds a line break
     score: float | None  # of the first hypothesis; None where the model was not asked
     hypotheses: tuple[tuple[str, float], ...]  # (text, score), best first
-    status: Status  # empty: nothing to translate; empty and failed: `text` is the line as it came
-    notes: tuple[str, ...] = ()  # all that was noticed
+    status: Status
+    notes: tuple[str, ...] = ()  # all that was noticed: statuses, split, loop_repaired, shortened, spans_placed_around

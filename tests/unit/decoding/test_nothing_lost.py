@@ -13,7 +13,7 @@ from capsnmt.config import DecodingConfig
 from capsnmt.decoding.segments import Shape, cut, shape_of, shaped, unshaped
 from capsnmt.decoding.translation import TranslateOptions
 from capsnmt.decoding.translator import LineTranslator
-from capsnmt.text.spans import Masked, Span
+from capsnmt.text.spans import Masked, Span, mask
 from capsnmt.text.subwords import EOS
 
 SIZE = 12_000  # ids of the characters up to ⦆ (U+2986), each plus 10
@@ -111,9 +111,63 @@ def test_symbols_that_the_model_makes_up_are_removed():
     made_up = [ord(character) + 10 for character in " ⦅3⦆"]
     engine = echo(lambda source: [*source[:-1], *made_up, EOS])
     assert make(engine).translate("I have a dog.").strip() == "I have a dog."
-    found = make(engine).translate_batch(["I have 3 dogs."])[0]  # symbol 3 stands for nothing: translated around it
+    # Symbol 3 stands for nothing: translated around it, with room for the four characters of each made-up symbol.
+    found = make(engine, max_length_extra=20).translate_batch(["I have 3 dogs."])[0]
     assert "3" in found.text
     assert "⦅" not in found.text
+
+
+def test_spans_keep_their_letters_and_full_stops_in_a_reshaped_sentence():
+    line = "VISIT http://a.example/Path NOW AND ASK {{user}} FOR IT"
+    assert make().translate(line) == line
+    options = TranslateOptions(terms={"and so on": "etc."})
+    assert make().translate("one two and so on", options) == "one two etc."
+
+
+@pytest.mark.parametrize("line", ["I have 1 2 dogs.", "See http://a.example now.", "Send %s now.", "Ask Tom Lee now."])
+def test_spans_are_readable_when_the_model_forgets_the_spaces(line):
+    options = TranslateOptions(terms={"Tom Lee": "Tom Lee"})
+    without_spaces = echo(lambda source: [token for token in source if token != ord(" ") + 10])
+    found = make(without_spaces).translate_batch([line], options)[0]
+    expected = {span.source for span in mask(line, KINDS, options.terms).spans}
+    assert {span.source for span in mask(found.text, KINDS, options.terms).spans} == expected
+    assert found.status == "ok"
+
+
+def test_spans_of_two_sentences_do_not_meet():
+    silent = echo(lambda source: [token for token in source if not 32 <= token - 10 < 127])  # writes symbols at most
+    found = make(silent, num_symbols=0).translate_batch(["⦅1⦆a!⦅2⦆b"])[0]
+    assert [span.source for span in mask(found.text, ()).spans] == ["⦅1⦆", "⦅2⦆"]
+    numbers = make(echo(lambda source: [EOS])).translate_batch(["1a!:0."])[0]
+    assert [span.source for span in mask(numbers.text, KINDS).spans] == ["1", "0"]
+
+
+def test_lost_spans_of_many_lines_are_searched_together():
+    symbol_ends = ord("⦆") + 10
+    engine = echo(lambda source: [token for token in source if token != symbol_ends])
+    lines = ["I have 3 dogs.", "You saw 4 cats.", "No spans."]
+    assert [found.text for found in make(engine).translate_batch(lines)] == lines
+    assert [len(batch) for batch in engine.batches] == [3, 4]  # the lines, then what stands around the numbers
+
+
+def test_a_prefix_survives_lost_spans():
+    symbol_ends = ord("⦆") + 10
+    engine = echo(lambda source: [token for token in source if token != symbol_ends])
+    assert make(engine).translate("abc 3 def.", prefix="xy") == "xyc 3 def."
+
+
+def test_hypotheses_that_lost_a_span_are_left_out():
+    def dropping(source, prefix):
+        row = np.full(SIZE, -50.0)
+        written = Characters().target_text(prefix)
+        for text, log_prob in (("a b.", -0.1), ("a ⦅0⦆ b.", -3.0)):
+            if text.startswith(written):
+                row[ord(text[len(written)]) + 10 if written != text else EOS] = log_prob
+        return row
+
+    found = make(WrittenEngine(dropping, SIZE)).translate_batch(["a 7 b."], TranslateOptions(num_best=2, beam=4))[0]
+    assert [text for text, _ in found.hypotheses] == ["a 7 b."]
+    assert found.status == "ok"
 
 
 def test_more_spans_than_symbols():
@@ -137,6 +191,49 @@ def test_loops_are_repaired_and_counted():
     assert found.text.count("()*") <= 1
     meant = make().translate_batch(["ha ha ha ha ha ha ha ha"])[0]  # the source repeats itself: no fault
     assert (meant.text, meant.status) == ("ha ha ha ha ha ha ha ha", "ok")
+
+
+def test_loops_of_many_lines_are_searched_together():
+    engine = echo(lambda source: [*source[:-1], *([50, 51, 52] * 40), EOS], certainty=0.999)
+    found = make(engine, max_length_extra=30).translate_batch(["abc", "abd", "abe"])
+    assert {translation.status for translation in found} == {"repaired"}
+    assert [len(batch) for batch in engine.batches] == [3, 3]
+
+
+@pytest.mark.parametrize("line", ["abcd.", "A? B? C? D?", "a 1 b 2 c 3 d 4 e 5", "Hi. Ho. " * 20, "abc " * 30, "1a2"])
+def test_a_line_is_never_much_longer_than_its_source(line):
+    def endless(source, prefix):
+        return copy_engine(0.999, SIZE).distribution(tuple(range(50 + len(source), 10_000)), prefix)
+
+    for num_symbols in (16, 0):
+        translator = make(
+            WrittenEngine(endless, SIZE),
+            num_symbols=num_symbols,
+            max_length_ratio=2.0,
+            max_length_extra=20,
+            max_source_tokens=40,
+        )
+        assert len(translator.translate(line)) <= 3 * len(line) + 20
+
+
+def test_what_byte_fallback_spells_is_not_shown():
+    unwanted = [ord(character) + 10 for character in "\x00\x1b\x7f\x9f"]
+    engine = echo(lambda source: [*unwanted, *source[:-1], ord("\n") + 10, ord("\u2028") + 10, EOS])
+    assert make(engine, max_length_extra=20).translate("abc.").rstrip(" ") == "abc."
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "notes"),
+    [
+        ("a\ufffdb c.", "invalid_characters", ("invalid_characters",)),
+        ("\ufffd\ufffd", "empty", ("invalid_characters",)),
+        ("a\ufffdb " * 20, "cut", ("cut", "invalid_characters")),
+    ],
+)
+def test_invalid_characters_are_flagged(line, status, notes):
+    engine = echo(lambda source: [min(token, SIZE - 1) for token in source])
+    found = make(engine, max_source_tokens=40).translate_batch([line])[0]
+    assert (found.status, found.notes) == (status, notes)
 
 
 def test_guessing_is_flagged():

@@ -118,9 +118,17 @@ def test_bad_utf8_keeps_its_line():
     assert lines_of(b"one\n\xff\xfe two\n\xc3\nfour\n") == ["one", "\ufffd\ufffd two", "\ufffd", "four"]
 
 
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_a_byte_order_mark_is_dropped_at_the_beginning_only(ends):
+    assert lines_of(f"\ufeffa{ends}\ufeffb{ends}".encode()) == ["a", "\ufeffb"]
+    assert lines_of("\ufeffa".encode()) == ["a"]
+
+
 @given(st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"]))), st.integers(1, 7))
 def test_every_line_comes_once_and_in_order(lines, max_lines):
     batches = list(batches_from_stream(io.BytesIO("".join(f"{line}\n" for line in lines).encode()), max_lines))
+    if lines:
+        lines = [lines[0].removeprefix("\ufeff"), *lines[1:]]
     assert [line for batch in batches for line in batch] == lines
     assert all(1 <= len(batch) <= max_lines for batch in batches)
 
