@@ -3,7 +3,8 @@
     from capsnmt import Translator
     Translator("runs/demo/capsnmt").translate("The old man sees a dog.")
 
-Every verb of the command is a function here: doctor, prepare, train, translate, score, evaluate, average. Names are
+Every verb of the command is a function here: doctor, prepare, train, translate, score, evaluate, average,
+export. Names are
 looked up when they are used, so `import capsnmt` is fast and needs no torch.
 """
 
@@ -18,7 +19,18 @@ try:
 except PackageNotFoundError:  # run from a source tree that was not installed
     __version__ = "0+unknown"
 
-__all__ = ["CapsNMTError", "Translator", "average", "doctor", "evaluate", "prepare", "score", "train", "translate"]
+__all__ = [
+    "CapsNMTError",
+    "Translator",
+    "average",
+    "doctor",
+    "evaluate",
+    "export",
+    "prepare",
+    "score",
+    "train",
+    "translate",
+]
 
 _HOMES = {
     "CapsNMTError": "capsnmt.errors",
@@ -26,6 +38,7 @@ _HOMES = {
     "average": "capsnmt.verbs",
     "doctor": "capsnmt.verbs",
     "evaluate": "capsnmt.verbs",
+    "export": "capsnmt.verbs",
     "prepare": "capsnmt.verbs",
     "score": "capsnmt.verbs",
     "train": "capsnmt.verbs",

@@ -37,6 +37,9 @@ Set = Annotated[
 ]
 Data = Annotated[str | None, typer.Option("--data", help="Folder of the corpora (data.root of the recipe).")]
 Output = Annotated[str | None, typer.Option("--output", "-o", help="Model folder to write (output of the recipe).")]
+Engine = Annotated[
+    str, typer.Option(help="onnx: the exported runtime; torch: the weights; auto: the runtime where there is one.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only errors.")]
 
 
@@ -126,7 +129,11 @@ def translate(
     prefix: Annotated[str, typer.Option(help="Every translation starts with this text.")] = "",
     format_: Annotated[str, typer.Option("--format", help="text, json (a line each) or nbest (Moses style).")] = "text",
     batch_lines: Annotated[int, typer.Option(min=1, help="Lines translated together when they are there.")] = 64,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    engine: Engine = "auto",
+    selection: Annotated[
+        bool, typer.Option("--selection/--no-selection", help="Use the exported lexicon, where there is one.")
+    ] = True,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda (torch only).")] = "auto",
 ) -> None:
     """Translate line by line: one line in, one line out, flushed."""
     sampling = SamplingOptions(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed) if sample else None
@@ -149,6 +156,8 @@ def translate(
             prefix=prefix,
             format_=format_,
             batch_lines=batch_lines,
+            engine=engine,
+            selection=selection,
             device=device,
         )
 
@@ -166,6 +175,7 @@ def evaluate(
         bool, typer.Option("--split-compounds", help="Add the paper's metric with hyphens split.")
     ] = False,
     save: Annotated[Path | None, typer.Option(help="Write the translations to this file.")] = None,
+    engine: Engine = "auto",
     json_: Annotated[Path | None, typer.Option("--json", help="Write the report to this file; - is stdout.")] = None,
 ) -> None:
     """Translate a test set and score it: BLEU, chrF, the paper's metric, and BLEU by source length."""
@@ -178,6 +188,7 @@ def evaluate(
         options=TranslateOptions(beam=beam),
         num_bootstrap=bootstrap,
         split_compounds=split_compounds,
+        engine=engine,
     )
     if save is not None:
         with _open(save, "wb") as file:
@@ -199,10 +210,43 @@ def score(
     model: Folder,
     source: Annotated[Path, typer.Option("--source", "-s", help="Source text.")],
     target: Annotated[Path, typer.Option("--target", "-t", help="Its translations, to be scored.")],
+    engine: Engine = "auto",
 ) -> None:
     """Print the log-probability of each given translation."""
-    for log_prob in verbs.score(model, list(read_lines(source)), list(read_lines(target))):
+    for log_prob in verbs.score(model, list(read_lines(source)), list(read_lines(target)), engine=engine):
         typer.echo(f"{log_prob:.6f}")
+
+
+@app.command()
+def export(
+    model: Folder,
+    precision: Annotated[Literal["int8", "fp32"], typer.Option(help="Of weights and arithmetic.")] = "int8",
+    source: Annotated[Path | None, typer.Option("--source", "-s", help="Sentences to measure int8 on.")] = None,
+    reference: Annotated[Path | None, typer.Option("--reference", "-r", help="Their reference translations.")] = None,
+    sentences: Annotated[int, typer.Option(min=1, help="At most so many are translated.")] = 200,
+    max_bleu_loss: Annotated[float, typer.Option(help="A larger loss of int8 in BLEU is refused.")] = 0.5,
+    max_chrf_loss: Annotated[float, typer.Option(help="The same in chrF.")] = 0.5,
+    min_speed_up: Annotated[float, typer.Option(help="int8 must be so many times as fast as fp32.")] = 1.0,
+    selection: Annotated[
+        bool, typer.Option("--selection", help="Learn a lexicon that selects each sentence's output words.")
+    ] = False,
+) -> None:
+    """Write runtime/: graphs that translate without torch, verified before they are accepted."""
+    from capsnmt.runtime.verify import Margins
+
+    if (source is None) != (reference is None):
+        raise CapsNMTError("give both --source and --reference, or neither to take the recipe's validation set")
+    pairs = None
+    if source is not None and reference is not None:
+        lines = list(read_lines(source)), list(read_lines(reference))
+        if len(lines[0]) != len(lines[1]):
+            raise CapsNMTError(f"{source} has {len(lines[0])} lines, but {reference} has {len(lines[1])}")
+        pairs = list(zip(*lines, strict=True))
+    margins = Margins(bleu_loss=max_bleu_loss, chrf_loss=max_chrf_loss, speed_up=min_speed_up)
+    manifest = verbs.export(
+        model, precision=precision, pairs=pairs, max_sentences=sentences, margins=margins, selection=selection
+    )
+    typer.echo(json.dumps(manifest.verified))
 
 
 @app.command()

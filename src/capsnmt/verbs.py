@@ -5,42 +5,65 @@ Rooms that need torch are imported inside the verbs that need them, so that the 
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from capsnmt.config import DecodingConfig, LanguagesConfig, RunConfig, load_recipe
+from capsnmt.config import DecodingConfig, FolderConfig, LanguagesConfig, ParallelText, RunConfig, load_recipe
+from capsnmt.decoding.engine import Engine
 from capsnmt.decoding.formats import FORMATS
 from capsnmt.decoding.streams import batches_from_stream
 from capsnmt.decoding.translation import TranslateOptions, Translation
 from capsnmt.decoding.translator import LineTranslator
 from capsnmt.errors import CapsNMTError
-from capsnmt.folder import WEIGHTS, load_text, read_folder_config
+from capsnmt.folder import CONFIG, WEIGHTS, load_text, read_folder_config
+from capsnmt.text.pipeline import TextPipeline
 
 if TYPE_CHECKING:
     from capsnmt.data.doctor import DoctorReport
     from capsnmt.evaluation.report import EvaluationReport
+    from capsnmt.runtime.manifest import Manifest, Precision
+    from capsnmt.runtime.verify import Margins
 
 
 class Translator(LineTranslator):
     """Loads a model folder and translates strings: lines in = lines out."""
 
-    def __init__(self, folder: str | Path, *, device: str = "auto", decoding: DecodingConfig | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        engine: str = "auto",
+        device: str = "auto",
+        decoding: DecodingConfig | None = None,
+        selection: bool = True,
+    ) -> None:
         from capsnmt.runtime.allocator import keep_freed_memory
+        from capsnmt.runtime.choice import choose_engine
 
+        if choose_engine(folder, engine, device) == "onnx":
+            from capsnmt.runtime.engine import OnnxEngine
+            from capsnmt.runtime.manifest import load_runtime_text
+
+            loaded = OnnxEngine.load(folder, selection=selection)
+            about: Manifest | FolderConfig = loaded.manifest
+            self._open(loaded, load_runtime_text(folder, loaded.manifest), about, decoding)
+            return
         _need_torch()
         from capsnmt.runtime.torch_engine import TorchEngine
 
         keep_freed_memory()
-        config = read_folder_config(folder)
-        self.languages = config.languages
-        super().__init__(
-            engine=TorchEngine.load(folder, device=device),
-            text=load_text(folder, config),
-            decoding=decoding or config.decoding,
-            language=config.languages.source,
-        )
+        about = read_folder_config(folder)
+        self._open(TorchEngine.load(folder, device=device), load_text(folder, about), about, decoding)
+
+    def _open(
+        self, engine: Engine, text: TextPipeline, about: Manifest | FolderConfig, decoding: DecodingConfig | None
+    ) -> None:
+        self.languages = about.languages
+        self.pipeline = text
+        super().__init__(engine=engine, text=text, decoding=decoding or about.decoding, language=about.languages.source)
 
 
 def recipe(
@@ -87,10 +110,16 @@ def train(config: RunConfig, *, show: bool = True) -> Path:
 
 
 def translate(
-    folder: str | Path, lines: Iterable[str], *, options: TranslateOptions | None = None, device: str = "auto"
+    folder: str | Path,
+    lines: Iterable[str],
+    *,
+    options: TranslateOptions | None = None,
+    engine: str = "auto",
+    device: str = "auto",
 ) -> Iterator[Translation]:
     """Translates lines with a model folder, in order, lazily."""
-    return Translator(folder, device=device).translate_lines(lines, options=options or TranslateOptions())
+    translator = Translator(folder, engine=engine, device=device)
+    return translator.translate_lines(lines, options=options or TranslateOptions())
 
 
 def translate_stream(
@@ -102,7 +131,9 @@ def translate_stream(
     prefix: str = "",
     format_: str = "text",
     batch_lines: int = 64,
+    engine: str = "auto",
     device: str = "auto",
+    selection: bool = True,
 ) -> int:
     """Translates a binary stream line by line; what has arrived is answered and flushed at once. Returns the count."""
     if format_ not in FORMATS:
@@ -110,7 +141,7 @@ def translate_stream(
     options = options or TranslateOptions()
     if options.num_best > 1 and format_ == "text":
         raise CapsNMTError("more than one translation per line needs --format json or nbest")
-    translator = Translator(folder, device=device)
+    translator = Translator(folder, engine=engine, device=device, selection=selection)
     number = 0
     for lines in batches_from_stream(read, batch_lines):
         prefixes = [prefix] * len(lines) if prefix else None
@@ -139,6 +170,7 @@ def evaluate(
     options: TranslateOptions | None = None,
     num_bootstrap: int = 1000,
     split_compounds: bool = False,
+    engine: str = "auto",
 ) -> tuple[EvaluationReport, list[str]]:
     """Scores a model folder on a test set, or `hypotheses` that any system wrote. Returns report and outputs."""
     _need("sacrebleu", "evaluating")
@@ -146,12 +178,15 @@ def evaluate(
     from capsnmt.evaluation.report import evaluate_outputs
 
     require_equal_counts({"sources": sources, "references": references})  # before the model works for nothing
-    if folder is not None:
-        languages = read_folder_config(folder).languages
     if hypotheses is None:
         if folder is None:
             raise CapsNMTError("evaluate needs a model folder, or --hypotheses with --languages such as en-de")
-        hypotheses = [done.text for done in translate(folder, sources, options=options)]
+        translator = Translator(folder, engine=engine)
+        languages = translator.languages
+        done = translator.translate_lines(sources, options=options or TranslateOptions())
+        hypotheses = [each.text for each in done]
+    elif folder is not None:
+        languages = languages_of(folder)
     if languages is None:
         raise CapsNMTError("--hypotheses without a model folder needs --languages, such as en-de")
     report = evaluate_outputs(
@@ -165,14 +200,22 @@ def evaluate(
     return report, list(hypotheses)
 
 
-def score(folder: str | Path, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
+def languages_of(folder: str | Path) -> LanguagesConfig:
+    """The languages of a model folder, also of one that has nothing but its runtime."""
+    from capsnmt.runtime.manifest import has_runtime, read_manifest
+
+    runtime_only = has_runtime(folder) and not (Path(folder) / CONFIG).exists()
+    return read_manifest(folder).languages if runtime_only else read_folder_config(folder).languages
+
+
+def score(folder: str | Path, sources: Sequence[str], targets: Sequence[str], *, engine: str = "auto") -> list[float]:
     """Log-probability of each given translation, </s> included: what the search itself would say of it."""
     from capsnmt.decoding.scoring import score as score_ids
 
     if len(sources) != len(targets):
         raise CapsNMTError(f"{len(sources)} sources but {len(targets)} translations; give one translation per source")
-    translator = Translator(folder)
-    text = load_text(folder, read_folder_config(folder))
+    translator = Translator(folder, engine=engine)
+    text = translator.pipeline
     found: list[float] = []
     for start in range(0, len(sources), 64):
         batch = slice(start, start + 64)
@@ -196,6 +239,36 @@ def average(folder: str | Path, *, last: int, output: str | Path | None = None) 
     path = Path(output) if output else Path(folder) / WEIGHTS
     save_weights(average_weights([checkpoint_weights(checkpoint) for checkpoint in found[-last:]]), path)
     return path
+
+
+def export(
+    folder: str | Path,
+    *,
+    precision: Precision = "int8",
+    pairs: Sequence[tuple[str, str]] | None = None,
+    max_sentences: int = 200,
+    margins: Margins | None = None,
+    selection: bool = False,
+) -> Manifest:
+    """Writes `runtime/`, which translates without torch, verified on `pairs` or the recipe's validation set."""
+    _need_torch()
+    _need("onnx", "exporting")
+    from capsnmt.runtime.export import ExportRequest, export_folder
+    from capsnmt.runtime.verify import Margins
+
+    data = read_folder_config(folder).data
+    if pairs is None:
+        pairs = _pairs_if_there(data.valid, data.root, max_sentences)
+    training_text = _pairs_if_there(data.train, data.root, 500_000) if selection else None
+    request = ExportRequest(precision, list(pairs)[:max_sentences], training_text, margins or Margins())
+    return export_folder(folder, request)
+
+
+def _pairs_if_there(text: ParallelText, root: str, limit: int) -> list[tuple[str, str]]:
+    from capsnmt.data.corpus import files_of, read_pairs
+
+    there = all(file.is_file() for file in files_of(text, root))
+    return list(itertools.islice(read_pairs(text, root), limit)) if there else []
 
 
 def _need_torch() -> None:

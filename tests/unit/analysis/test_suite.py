@@ -1,0 +1,100 @@
+"""A suite file becomes runs, results become tables; typos are found before anything is trained."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from capsnmt.analysis.results import Spread, collect, compare, markdown_table
+from capsnmt.analysis.suite import read_suite, run_suite, runs_of
+from capsnmt.errors import CapsNMTError
+
+RECIPE = "recipes/demo/capsnmt.yaml"
+
+
+def suite_of(tmp_path, **changes):
+    values = {
+        "title": "two rows",
+        "output": str(tmp_path / "runs"),
+        "seeds": [1, 2],
+        "set": {"training.steps": 10},
+        "rows": {
+            "plain": {"recipe": RECIPE},
+            "wide": {"recipe": RECIPE, "set": {"model.width": 64, "training.steps": 20}, "seeds": [7]},
+        },
+        **changes,
+    }
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+    return read_suite(tmp_path / "suite.yaml")
+
+
+def test_the_first_seed_of_every_row_comes_before_the_second(tmp_path):
+    runs = runs_of(suite_of(tmp_path))
+    assert [run.name for run in runs] == ["plain-s1", "wide-s7", "plain-s2"]
+
+
+def test_a_row_changes_the_suite_and_the_suite_changes_the_recipe(tmp_path):
+    plain, wide, _ = (run.config() for run in runs_of(suite_of(tmp_path)))
+    assert (plain.training.steps, wide.training.steps) == (10, 20)
+    assert (wide.model["width"], wide.training.seed) == (64, 7)
+    assert plain.output != wide.output
+
+
+def test_an_unknown_key_is_an_error_before_anything_runs(tmp_path):
+    with pytest.raises(CapsNMTError, match="rowz"):
+        suite_of(tmp_path, rowz={})
+    suite = suite_of(tmp_path, rows={"plain": {"recipe": RECIPE, "set": {"training.stepz": 1}}})
+    with pytest.raises(CapsNMTError, match="stepz"):
+        run_suite(suite, say=lambda text: None)
+    assert not (tmp_path / "runs").exists()
+
+
+def write_results(runs, tmp_path, scores):
+    """Results as a run leaves them, with these BLEU scores by name."""
+    for run in runs:
+        run.folder.parent.mkdir(parents=True, exist_ok=True)
+        values = [{"name": "BLEU", "value": scores[run.name]}, {"name": "chrF2", "value": 50.0}]
+        result = {
+            "row": run.row,
+            "seed": run.seed,
+            "parameters": 1_500_000,
+            "valid": {"perplexity": 10.0 + run.seed},
+            "tokens_per_s": 1234.0,
+            "evaluation": {"scores": values},
+        }
+        run.result.write_text(json.dumps(result), encoding="utf-8")
+
+
+def test_tables_have_mean_and_deviation_over_seeds(tmp_path):
+    runs = runs_of(suite_of(tmp_path))
+    write_results(runs, tmp_path, {"plain-s1": 20.0, "plain-s2": 22.0, "wide-s7": 30.0})
+    results = collect(runs)
+    assert str(results["plain"].spread("BLEU")) == "21.00 ± 1.41"
+    assert str(results["wide"].spread("BLEU")) == "30.00"
+    assert results["plain"].spread("perplexity") == Spread(11.5, pytest.approx(0.7071, abs=1e-3), 2)
+    table = markdown_table(results)
+    assert "| plain | 2 | 1.50M | 11.50 ± 0.71 | 21.00 ± 1.41 | 50.00 ± 0.00 | 1,234 |" in table
+
+
+def test_rows_are_compared_on_the_seeds_that_both_have(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    references = [f"das ist der Satz Nummer {i} von vielen guten Sätzen" for i in range(40)]
+    (data / "test.en").write_text("x\n" * 40, encoding="utf-8")
+    (data / "test.de").write_text("".join(line + "\n" for line in references), encoding="utf-8")
+    test = {"source": "test.en", "target": "test.de", "tsv": None}
+    rows = {"good": {"recipe": RECIPE}, "bad": {"recipe": RECIPE}, "lonely": {"recipe": RECIPE, "seeds": [9]}}
+    runs = runs_of(suite_of(tmp_path, rows=rows, set={"data.test": test, "data.root": str(data)}))
+    write_results(runs, tmp_path, {run.name: 90.0 if run.row == "good" else 40.0 for run in runs})
+    for run in runs:
+        lines = (
+            references if run.row == "good" else [line.replace("guten", "b").replace("der", "c") for line in references]
+        )
+        run.translations.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    found = compare("good", "bad", runs, num_samples=200)
+    assert found.by_seed == [50.0, 50.0]
+    assert found.p_value < 0.05
+    with pytest.raises(CapsNMTError, match="no finished seed in common"):
+        compare("good", "lonely", runs)
