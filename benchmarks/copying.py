@@ -4,10 +4,10 @@
     python benchmarks/copying.py probe MODEL... [--domain demo|captions] [--per-length 100] [--beam 4] [--json FILE]
 
 `corpus` writes the demo corpus with a number of 1 to 12 digits in half of its sentences and with made-up names, so that
-a model can learn to copy: no name and hardly a number is met twice. `probe` puts numbers and names that it makes up itself into
-sentences of the model's domain, translates them and counts: a copy is exact if all digits stand together in the
-output, no digit stands beside them and no other number was written; a name, if it stands there as a whole word, once.
-Names are tried twice: as they are, and as terms that are not to be translated.
+a model can learn to copy: no name and hardly a number is met twice. `probe` puts numbers and names that it makes up
+itself into sentences of the model's domain, translates them and counts: a copy is exact if all digits stand together in
+the output, no digit stands beside them and no other number was written; a name, if it stands there as a whole word,
+once. Names are tried twice: as they are, and as terms that are not to be translated.
 """
 
 from __future__ import annotations
