@@ -142,7 +142,7 @@ class LineBatch:
         for job in looping:
             job.segment.notes.add("loop_repaired")
             free = [found for found in job.found if not _loops(found)]
-            repaired = free or [replace(found, ids=without_loops(found.ids)) for found in job.found]
+            repaired = free or [_without_loops(found) for found in job.found]
             job.segment.outputs[job.index] = repaired[: self.options.num_best]
 
     def _search_jobs(self, jobs: Sequence[_Job], num_best: int) -> None:
@@ -350,6 +350,13 @@ def _ranked(segment: Segment, rank: int) -> tuple[str, float]:
 
 def _loops(hypothesis: Hypothesis) -> bool:
     return find_loop(hypothesis.ids) is not None
+
+
+def _without_loops(hypothesis: Hypothesis) -> Hypothesis:
+    """What is left keeps the mean log-probability of a token."""
+    ids = without_loops(hypothesis.ids)
+    share = (len(ids) + 1) / (len(hypothesis.ids) + 1)
+    return replace(hypothesis, ids=ids, log_prob=hypothesis.log_prob * share)
 
 
 def _confidence(hypothesis: Hypothesis) -> float:

@@ -103,9 +103,10 @@ def test_an_interrupted_write_leaves_nothing(tmp_path: Path) -> None:
 
 def test_files_that_are_no_store(tmp_path: Path) -> None:
     (tmp_path / "text.arrow").write_text("no arrow file")
+    (tmp_path / "nothing.arrow").touch()
     table = pa.table({"x": [1]})
     with pa.OSFile(str(tmp_path / "other.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    for name in ("text.arrow", "other.arrow", "missing.arrow"):
+    for name in ("text.arrow", "other.arrow", "missing.arrow", "nothing.arrow"):
         with pytest.raises(CapsNMTError, match=rf"{name}.*prepare the corpus again"):
             Store(tmp_path / name)
