@@ -36,11 +36,11 @@ class Segment:
     number: int  # of the segment in its line
     shape: Shape
     masked: Masked
-    chunks: list[list[int]]  # source ids; more than one when the sentence was too long, none when it is taken around
+    chunks: list[list[int]]  # source ids; more than one when the sentence was too long
     spare: int = 0  # tokens that the output of a chunk may be longer than the ratio to its source allows
     prefix: list[int] = field(default_factory=list)  # forced beginning of the first chunk's output
     outputs: list[list[Hypothesis]] = field(default_factory=list)  # per chunk, best first
-    around: list[str | Segment] | None = None  # instead of chunks: what stands between its spans, and their symbols
+    around: list[str | Segment] | None = None  # instead of chunks: the texts between its spans, and their symbols
     readings: list[tuple[str, float]] = field(default_factory=list)  # the translation and its score, best first
     notes: set[str] = field(default_factory=set)
 
