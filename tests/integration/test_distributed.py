@@ -96,13 +96,16 @@ def test_a_killed_rank_is_restarted_and_nothing_is_lost(recipe):
     calm, rough = recipe("calm", steps=400), recipe("rough", steps=400)
     subprocess.run(command(calm, ranks=2), check=True)
     with subprocess.Popen(command(rough, ranks=2, restarts=2)) as run:
-        checkpoints = rough.with_suffix("") / "checkpoints"
-        deadline_s = time.monotonic() + 120
-        while not (checkpoints.exists() and any(checkpoints.glob("step-*"))):
-            assert time.monotonic() < deadline_s
-            assert run.poll() is None
-            time.sleep(0.02)
-        os.kill(processes_of(rough)[-1], signal.SIGKILL)
-        assert run.wait(timeout=240) == 0
+        try:
+            checkpoints = rough.with_suffix("") / "checkpoints"
+            deadline_s = time.monotonic() + 120
+            while not (checkpoints.exists() and any(checkpoints.glob("step-*"))):
+                assert time.monotonic() < deadline_s
+                assert run.poll() is None
+                time.sleep(0.02)
+            os.kill(processes_of(rough)[-1], signal.SIGKILL)
+            assert run.wait(timeout=240) == 0
+        finally:
+            run.kill()  # else a failure would wait for it
     first, second = weights(calm), weights(rough)
     assert all(torch.equal(first[name], second[name]) for name in first)

@@ -74,6 +74,7 @@ def recipe(folder: Path, system: str, seed: int) -> RunConfig:
 
 
 @pytest.mark.system
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("task", TASKS)
 def test_system_learns_digits(system: str, task: str, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1_000_000)

@@ -25,6 +25,7 @@ def first_command() -> list[str]:
 
 
 @pytest.mark.system
+@pytest.mark.timeout(3600)
 def test_first_command_trains_the_demo_and_translates(tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -90,7 +92,12 @@ def joined_ranks(device: torch.device) -> Iterator[Ranks]:
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    store, rank, size = next(iter(rendezvous("env://")))
+    if os.environ.get("GROUP_WORLD_SIZE", "1") == "1":
+        # On one node torchrun (2.13) keeps its store over restarts: ranks would find the addresses of the dead there,
+        # and wait for them for half an hour. Several nodes get a new store, and count their restarts differently.
+        store = PrefixStore(f"restart-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=size)
     try:
         yield Ranks(dist.get_rank(), size, device)
     finally:
