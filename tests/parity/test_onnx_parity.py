@@ -36,8 +36,9 @@ def folder_config(model: dict) -> FolderConfig:
 
 
 @pytest.fixture
-def exported(variant, model, tiny_config, tmp_path):
+def exported(variant, model, tiny_config, tmp_path, monkeypatch):
     """exported(precision) → the engine of the variant's graphs."""
+    monkeypatch.setattr("capsnmt.runtime.quantise.WIDE", VOCABULARY)  # so the output layer is made as a real one is
 
     def export(precision: str, lexicon: Lexicon | None = None) -> OnnxEngine:
         folder, config = tmp_path / precision, folder_config(tiny_config(*variant))

@@ -50,14 +50,17 @@ def beam_search(
     required = forced_tokens(len(sources), max_lengths, prefixes)  # (sentences, longest)
     by_length = np.arange(1, required.shape[1] + 1, dtype=np.float64)
     penalty = penalties.length_penalty(by_length, length_penalty, length_penalty_type)  # (longest,)
+    session = engine.encode(sources)
+    if beam == 1:
+        greedy = _greedy(session, required, penalty)
+        return [[greedy.get(n) or impossible(prefixes[n] if prefixes else ())] for n in range(len(sources))]
     last_penalty = penalty[(required == EOS).argmax(axis=1)]  # (sentences,) at each one's own maximum length
     # Twice the beam, because every live hypothesis proposes </s> at most once: of the best 2 * beam candidates at most
-    # `beam` end, and enough are left to keep the beam full. A beam of one is greedy: what does not win is forgotten.
-    width = 2 * beam if beam > 1 else 1
+    # `beam` end, and enough are left to keep the beam full.
+    width = 2 * beam
 
     kept: list[list[Hypothesis]] = [[] for _ in sources]
     worst_kept = np.full(len(sources), -np.inf)  # -inf until num_best are kept
-    session = engine.encode(sources)
     sentences = origins = np.arange(len(sources))  # (rows,)
     tokens = np.full(len(sources), BOS)  # (rows,)
     log_probs = np.zeros(len(sources))  # (rows,)
@@ -93,6 +96,29 @@ def beam_search(
     # A model that finds everything impossible still owes an answer.
     nothing = prefixes if prefixes is not None else [[] for _ in sources]
     return [found or [impossible(prefix)] for found, prefix in zip(kept, nothing, strict=True)]
+
+
+def _greedy(session: Session, required: Ints, penalty: npt.NDArray[np.float64]) -> dict[int, Hypothesis]:
+    """A beam of one, the short way: what does not win is forgotten. No entry for a sentence without a possible end."""
+    found: dict[int, Hypothesis] = {}
+    written: list[list[int]] = [[] for _ in required]
+    sentences = origins = np.arange(len(required))  # (rows,)
+    tokens, totals = np.full(len(required), BOS), np.zeros(len(required))
+    for position in range(required.shape[1]):
+        ids, log_probs = _candidates(session, tokens, origins, 1, required[sentences, position])
+        tokens, totals = ids[:, 0], totals + log_probs[:, 0]
+        lives = (tokens != EOS) & (totals > -np.inf)
+        for row, (sentence, token) in enumerate(zip(sentences.tolist(), tokens.tolist(), strict=True)):
+            if lives[row]:
+                written[sentence].append(token)
+            elif totals[row] > -np.inf:
+                total = float(totals[row])
+                found[sentence] = Hypothesis(written[sentence], total, total / float(penalty[position]))
+        origins = np.flatnonzero(lives)
+        if not len(origins):
+            break
+        sentences, tokens, totals = sentences[origins], tokens[origins], totals[origins]
+    return found
 
 
 def forced_tokens(num_sentences: int, max_lengths: Sequence[int], prefixes: Sequence[Sequence[int]] | None) -> Ints:

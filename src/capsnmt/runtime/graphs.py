@@ -128,7 +128,7 @@ def _output_layer(graph: onnx.GraphProto, vocabulary_size: int) -> list[str] | N
     while name in makers:
         node = makers[name]
         found += [read for read in node.input if constants.get(read, ())[-1:] == (vocabulary_size,)]
-        if node.op_type in ("MatMul", "MatMulIntegerToFloat"):
+        if node.op_type in ("MatMul", "MatMulInteger", "MatMulIntegerToFloat"):
             return found
         is_plain = node.op_type in ("Cast", "Squeeze", "Mul", "Add") or (node.op_type == "Gather" and _axis(node) == 1)
         if not is_plain:

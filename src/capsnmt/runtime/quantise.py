@@ -23,6 +23,7 @@ WEIGHT_MAX = 63  # 7 bits with a sign
 ROW_MAX = 127.0
 ZERO_POINT = 128
 TINY = np.float32(1e-20)  # a row of zeros has a scale, too
+WIDE = 4096  # columns from which on scaling in nodes of their own is faster than ONNX Runtime's fused product
 MICROSOFT = "com.microsoft"
 
 
@@ -165,8 +166,12 @@ class _Rewriter:
 
     def _integer_product(self, integers: str, weight: Floats, bias: str = "") -> str:
         columns, scale = quantise_columns(weight)
-        inputs = [integers, self._constant(np.ascontiguousarray(columns), "weight"), self._activation_scale]
-        inputs += [self._constant(scale, "scale"), self._zero_point]
+        stored = self._constant(np.ascontiguousarray(columns), "weight")
+        if not bias and weight.shape[1] >= WIDE:
+            product = self._add("MatMulInteger", [integers, stored, self._zero_point])
+            as_float = self._add("Cast", [product], to=onnx.TensorProto.FLOAT)
+            return self._add("Mul", [as_float, self._constant((scale / ROW_MAX).astype(np.float32), "scale")])
+        inputs = [integers, stored, self._activation_scale, self._constant(scale, "scale"), self._zero_point]
         return self._add("MatMulIntegerToFloat", [*inputs, "", bias] if bias else inputs, domain=MICROSOFT)
 
     def _split(self, x: str, sizes: Sequence[int]) -> list[str]:

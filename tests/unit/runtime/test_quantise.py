@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from capsnmt.runtime.quantise import ROW_MAX, WEIGHT_MAX, ZERO_POINT, quantise_columns, quantised
+from capsnmt.runtime.quantise import ROW_MAX, WEIGHT_MAX, WIDE, ZERO_POINT, quantise_columns, quantised
 
 RANDOM = np.random.default_rng(2)
 
@@ -54,15 +54,16 @@ def test_a_sum_of_two_products_fits_into_16_bits():
     assert np.iinfo(np.int16).max >= 2 * (ZERO_POINT + ROW_MAX) * WEIGHT_MAX
 
 
-def matmul(rank=2):
+def matmul(rank=2, columns=48):
     x = ["batch", "len", 64] if rank == 3 else ["batch", 64]
     node = helper.make_node("MatMul", ["x", "W"], ["y"])
-    return model_of([node], [("x", TensorProto.FLOAT, x)], ["y"], {"W": floats(64, 48)})
+    return model_of([node], [("x", TensorProto.FLOAT, x)], ["y"], {"W": floats(64, columns)})
 
 
+@pytest.mark.parametrize("columns", [48, WIDE])
 @pytest.mark.parametrize("rank", [2, 3])
-def test_a_product_is_near_the_float_one(rank):
-    model = matmul(rank)
+def test_a_product_is_near_the_float_one(rank, columns):
+    model = matmul(rank, columns)
     x = floats(5, 64) if rank == 2 else floats(5, 3, 64)
     (expected,), (found,) = run(model, x=x), run(quantised(model, is_step=False), x=x)
     assert found.shape == expected.shape
@@ -78,8 +79,9 @@ def test_the_largest_products_are_exact():
         np.testing.assert_allclose(found, sign * 256.0, rtol=1e-5)
 
 
-def test_rows_do_not_see_each_other():
-    model = quantised(matmul(), is_step=False)
+@pytest.mark.parametrize("columns", [48, WIDE])
+def test_rows_do_not_see_each_other(columns):
+    model = quantised(matmul(columns=columns), is_step=False)
     x = floats(4, 64) * np.array([[1e-4], [1.0], [1e4], [0.0]], dtype=np.float32)
     (together,) = run(model, x=x)
     alone = np.concatenate([run(model, x=row[None])[0] for row in x])
