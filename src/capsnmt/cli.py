@@ -259,6 +259,14 @@ def average(
     typer.echo(verbs.average(model, last=last, output=output))
 
 
+@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def bench(context: typer.Context) -> None:
+    """Measure latency, throughput, growth, limit, start or pareto: `capsnmt bench --help`."""
+    from capsnmt.bench.command import app as benchmarks  # its many options would slow down the start of all verbs
+
+    benchmarks(args=context.args, prog_name="capsnmt bench")
+
+
 @contextmanager
 def _open(path: Path, mode: Literal["rb", "wb"]) -> Iterator[Any]:
     """A file, or standard input or output for `-`."""

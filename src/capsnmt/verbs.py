@@ -22,6 +22,8 @@ from capsnmt.folder import CONFIG, WEIGHTS, load_text, read_folder_config
 from capsnmt.text.pipeline import TextPipeline
 
 if TYPE_CHECKING:
+    from capsnmt.bench.report import BenchReport
+    from capsnmt.bench.requests import Request
     from capsnmt.data.doctor import DoctorReport
     from capsnmt.evaluation.report import EvaluationReport
     from capsnmt.runtime.manifest import Manifest, Precision
@@ -262,6 +264,16 @@ def export(
     training_text = _pairs_if_there(data.train, data.root, 500_000) if selection else None
     request = ExportRequest(precision, list(pairs)[:max_sentences], training_text, margins or Margins())
     return export_folder(folder, request)
+
+
+def bench(request: Request) -> BenchReport:
+    """Runs one benchmark, a `LatencyRequest` or another of `capsnmt.bench.requests`; docs/BENCHMARKS.md says how."""
+    from capsnmt.bench.kinds import KINDS
+
+    kind = KINDS[type(request)]
+    for module in kind.needs:
+        _need(module, "this benchmark")
+    return kind.run(request)
 
 
 def _pairs_if_there(text: ParallelText, root: str, limit: int) -> list[tuple[str, str]]:

@@ -1,0 +1,48 @@
+"""The measured systems are the paper's, and a missing peer is said to be missing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from capsnmt.bench.systems import SYSTEMS, chosen_systems, model_section
+from capsnmt.config import load_recipe
+from capsnmt.errors import CapsNMTError
+from capsnmt.models import parse_model_config
+
+RECIPES = Path(__file__).parents[3] / "recipes" / "wmt14-en-de"
+
+
+@pytest.mark.parametrize("name", ["capsnmt", "transformer"])
+def test_the_base_systems_are_those_of_the_base_recipes(name):
+    expected = parse_model_config(load_recipe(RECIPES / f"{name}-base.yaml").model)
+    assert parse_model_config(model_section(SYSTEMS[name], 512)) == expected
+
+
+def test_table_3_varies_the_number_of_capsules_alone():
+    sections = [model_section(SYSTEMS[name], 512) for name in ("capsnmt-m4", "capsnmt", "capsnmt-m8")]
+    assert [section.pop("num_capsules") for section in sections] == [[4], [6], [8]]
+    assert sections[0] == sections[1] == sections[2]
+
+
+def test_an_unknown_system_is_named_with_the_known_ones():
+    with pytest.raises(CapsNMTError, match=r"marian.*ct2-12"):
+        chosen_systems(["marian"], ())
+
+
+def test_without_ctranslate2_its_rows_are_left_out_with_the_command_that_adds_them(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    found, notes = chosen_systems((), tuple(SYSTEMS))
+    assert {system.kind for system in found.values()} == {"ours"}
+    assert len(notes) == 1
+    assert "pip install 'capsnmt[bench]'" in notes[0]
+    assert chosen_systems(["capsnmt"], ())[1] == []
+    with pytest.raises(CapsNMTError, match="pip install"):
+        chosen_systems(["ct2-6+6"], ())
+
+
+def test_systems_keep_the_order_that_was_asked_for():
+    found, _ = chosen_systems(["transformer", "capsnmt", "transformer"], ())
+    assert list(found) == ["transformer", "capsnmt"]
