@@ -9,7 +9,7 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from capsnmt.config import DecodingConfig, FolderConfig, LanguagesConfig, ParallelText, RunConfig, load_recipe
 from capsnmt.decoding.engine import Engine
@@ -23,6 +23,7 @@ from capsnmt.text.pipeline import TextPipeline
 
 if TYPE_CHECKING:
     from capsnmt.data.doctor import DoctorReport
+    from capsnmt.distillation.distill import DistillRequest
     from capsnmt.evaluation.report import EvaluationReport
     from capsnmt.runtime.manifest import Manifest, Precision
     from capsnmt.runtime.verify import Margins
@@ -239,6 +240,29 @@ def average(folder: str | Path, *, last: int, output: str | Path | None = None) 
     path = Path(output) if output else Path(folder) / WEIGHTS
     save_weights(average_weights([checkpoint_weights(checkpoint) for checkpoint in found[-last:]]), path)
     return path
+
+
+def distill(
+    teacher: str | Path | None,
+    request: DistillRequest,
+    *,
+    command: str | None = None,
+    options: TranslateOptions | None = None,
+    subwords: Sequence[str] = (),
+    engine: str = "auto",
+    show: bool = False,
+) -> dict[str, Any] | None:
+    """A corpus as a teacher would have written it: a model folder, a CTranslate2 model, or a shell command."""
+    _need("sacrebleu", "distilling")
+    from capsnmt.distillation.distill import distill as distill_corpus
+    from capsnmt.distillation.progress import shown_progress
+    from capsnmt.distillation.teachers import open_teacher
+
+    if (teacher is None) == (command is None):
+        raise CapsNMTError("distill needs one teacher: a model folder, or --command that maps lines to lines")
+    opened = open_teacher(teacher, command, options or TranslateOptions(), subwords=subwords, engine=engine)
+    with shown_progress(show) as report:
+        return distill_corpus(opened, request, report)
 
 
 def export(
