@@ -302,6 +302,34 @@ def distill(
 
 
 @app.command()
+def routing(
+    model: Folder,
+    sentences: Annotated[list[str], typer.Argument(help="Sentences, each in quotes.", show_default=False)],
+    html: Annotated[Path | None, typer.Option(help="Write a page that needs nothing from outside.")] = None,
+    picture: Annotated[Path | None, typer.Option("--png", help="Write a picture (PNG, SVG or PDF).")] = None,
+    json_: Annotated[Path | None, typer.Option("--json", help="Write the coefficients; - is stdout.")] = None,
+    engine: Engine = "auto",
+) -> None:
+    """Show which capsule takes which word, iteration by iteration: in colours, as a page, a picture, or numbers."""
+    from capsnmt.analysis.routing_map import for_terminal, save_picture, to_html
+
+    maps = verbs.routing(model, sentences, engine=engine)
+    if html is not None:
+        with _open(html, "wb") as file:
+            file.write(to_html(maps).encode("utf-8"))
+    if picture is not None:
+        save_picture(maps, picture)
+    if json_ is not None:
+        with _open(json_, "wb") as file:
+            text = json.dumps([found.to_dict() for found in maps], ensure_ascii=False)
+            file.write(text.encode("utf-8") + b"\n")
+    if json_ is None or str(json_) != "-":
+        console = Console()
+        for found in maps:
+            console.print(for_terminal(found))
+
+
+@app.command()
 def average(
     model: Folder,
     last: Annotated[int, typer.Option(min=1, help="Number of newest checkpoints to average.")] = 5,

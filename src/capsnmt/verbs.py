@@ -22,6 +22,7 @@ from capsnmt.folder import CONFIG, WEIGHTS, load_text, read_folder_config
 from capsnmt.text.pipeline import TextPipeline
 
 if TYPE_CHECKING:
+    from capsnmt.analysis.routing_map import RoutingMap
     from capsnmt.data.doctor import DoctorReport
     from capsnmt.distillation.distill import DistillRequest
     from capsnmt.evaluation.report import EvaluationReport
@@ -224,6 +225,19 @@ def score(folder: str | Path, sources: Sequence[str], targets: Sequence[str], *,
         target_ids = [text.target_prefix_ids(line) for line in targets[batch]]
         found += [float(log_probs.sum()) for log_probs in score_ids(translator.engine, source_ids, target_ids)]
     return found
+
+
+def routing(folder: str | Path, sentences: Sequence[str], *, engine: str = "auto") -> list[RoutingMap]:
+    """Which capsule took which subword of each sentence, in every iteration."""
+    from capsnmt.analysis.routing_map import RoutingMap
+
+    translator = Translator(folder, engine=engine)
+    maps = []
+    for sentence in sentences:
+        ids = translator.pipeline.source_ids(sentence)
+        alpha = translator.engine.routing([ids])[0]  # type: ignore[attr-defined]  # both of our engines can
+        maps.append(RoutingMap(tuple(translator.pipeline.source.pieces(ids)), alpha))
+    return maps
 
 
 def average(folder: str | Path, *, last: int, output: str | Path | None = None) -> Path:
