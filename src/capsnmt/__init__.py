@@ -3,9 +3,8 @@
     from capsnmt import Translator
     Translator("runs/demo/capsnmt").translate("The old man sees a dog.")
 
-Every verb of the command is a function here: doctor, prepare, train, translate, score, evaluate, average,
-export. Names are
-looked up when they are used, so `import capsnmt` is fast and needs no torch.
+Every verb of the command is a function here: doctor, prepare, train, translate, score, evaluate, average, export,
+distill, routing. Names are looked up when they are used, so `import capsnmt` is fast and needs no torch.
 """
 
 from __future__ import annotations
@@ -23,10 +22,12 @@ __all__ = [
     "CapsNMTError",
     "Translator",
     "average",
+    "distill",
     "doctor",
     "evaluate",
     "export",
     "prepare",
+    "routing",
     "score",
     "train",
     "translate",
@@ -36,10 +37,12 @@ _HOMES = {
     "CapsNMTError": "capsnmt.errors",
     "Translator": "capsnmt.verbs",
     "average": "capsnmt.verbs",
+    "distill": "capsnmt.verbs",
     "doctor": "capsnmt.verbs",
     "evaluate": "capsnmt.verbs",
     "export": "capsnmt.verbs",
     "prepare": "capsnmt.verbs",
+    "routing": "capsnmt.verbs",
     "score": "capsnmt.verbs",
     "train": "capsnmt.verbs",
     "translate": "capsnmt.verbs",

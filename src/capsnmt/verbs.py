@@ -9,7 +9,7 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from capsnmt.config import DecodingConfig, FolderConfig, LanguagesConfig, ParallelText, RunConfig, load_recipe
 from capsnmt.decoding.engine import Engine
@@ -22,9 +22,11 @@ from capsnmt.folder import CONFIG, WEIGHTS, load_text, read_folder_config
 from capsnmt.text.pipeline import TextPipeline
 
 if TYPE_CHECKING:
+    from capsnmt.analysis.routing_map import RoutingMap
     from capsnmt.bench.report import BenchReport
     from capsnmt.bench.requests import Request
     from capsnmt.data.doctor import DoctorReport
+    from capsnmt.distillation.distill import DistillRequest
     from capsnmt.evaluation.report import EvaluationReport
     from capsnmt.runtime.manifest import Manifest, Precision
     from capsnmt.runtime.verify import Margins
@@ -227,6 +229,19 @@ def score(folder: str | Path, sources: Sequence[str], targets: Sequence[str], *,
     return found
 
 
+def routing(folder: str | Path, sentences: Sequence[str], *, engine: str = "auto") -> list[RoutingMap]:
+    """Which capsule took which subword of each sentence, in every iteration."""
+    from capsnmt.analysis.routing_map import RoutingMap
+
+    translator = Translator(folder, engine=engine)
+    maps = []
+    for sentence in sentences:
+        ids = translator.pipeline.source_ids(sentence)
+        alpha = translator.engine.routing([ids])[0]  # type: ignore[attr-defined]  # both of our engines can
+        maps.append(RoutingMap(tuple(translator.pipeline.source.pieces(ids)), alpha))
+    return maps
+
+
 def average(folder: str | Path, *, last: int, output: str | Path | None = None) -> Path:
     """Averages the last checkpoints of a run into a weights file (by default the folder's own)."""
     _need_torch()
@@ -241,6 +256,29 @@ def average(folder: str | Path, *, last: int, output: str | Path | None = None) 
     path = Path(output) if output else Path(folder) / WEIGHTS
     save_weights(average_weights([checkpoint_weights(checkpoint) for checkpoint in found[-last:]]), path)
     return path
+
+
+def distill(
+    teacher: str | Path | None,
+    request: DistillRequest,
+    *,
+    command: str | None = None,
+    options: TranslateOptions | None = None,
+    subwords: Sequence[str] = (),
+    engine: str = "auto",
+    show: bool = False,
+) -> dict[str, Any] | None:
+    """A corpus as a teacher would have written it: a model folder, a CTranslate2 model, or a shell command."""
+    _need("sacrebleu", "distilling")
+    from capsnmt.distillation.distill import distill as distill_corpus
+    from capsnmt.distillation.progress import shown_progress
+    from capsnmt.distillation.teachers import open_teacher
+
+    if (teacher is None) == (command is None):
+        raise CapsNMTError("distill needs one teacher: a model folder, or --command that maps lines to lines")
+    opened = open_teacher(teacher, command, options or TranslateOptions(), subwords=subwords, engine=engine)
+    with shown_progress(show) as report:
+        return distill_corpus(opened, request, report)
 
 
 def export(

@@ -7,6 +7,10 @@
     rows:
       simple:  {recipe: recipes/multi30k-en-de/simple.yaml, set: {model.encoder_layers: 4}}
       capsule: {recipe: recipes/multi30k-en-de/capsnmt.yaml, seeds: [1]}
+      student: {recipe: recipes/multi30k-en-de/capsnmt.yaml, distilled_from: teacher}     # of a row's first seed
+      grid: {recipe: recipes/multi30k-en-de/capsnmt.yaml, over: {model.num_iterations: [1, 2, 3]}}  # a row for each
+    report:                              # what `capsnmt reproduce` writes of them
+      - {kind: table, title: Systems, rows: [simple, capsule], against: simple}
 
 A run is a row with a seed; its model folder is `output/row-s1`, beside it its log, its translations of the recipe's
 test set and its result. Whatever exists is kept: a suite that was killed goes on where it stopped.
@@ -14,6 +18,7 @@ test set and its result. Whatever exists is kept: a suite that was killed goes o
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -24,7 +29,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -42,6 +47,22 @@ class RowConfig(StrictModel):
     recipe: str
     set: Settings = Field(default_factory=dict)  # dotted key: value
     seeds: list[int] | None = None  # instead of the suite's
+    over: dict[str, list[Any]] = Field(default_factory=dict)  # dotted key: values; a row for every combination
+    distilled_from: str | None = None  # the row that teaches: it rewrites the target side of the training text
+    label: str | None = None  # for the report
+    paper_bleu: float | None = None  # what the paper reports on its own data; shown as theirs
+
+
+class SectionConfig(StrictModel):
+    """A part of the report."""
+
+    kind: Literal["table", "sweep", "by_length", "training", "routing"]
+    title: str
+    text: str = ""  # a paragraph before it
+    rows: list[str] = Field(default_factory=list)  # a swept row stands for all that it becomes; routing and sweep: one
+    against: str | None = None  # table: differences from this row, with significance
+    sentences: list[str] = Field(default_factory=list)  # routing
+    values: list[str] = Field(default_factory=list)  # training: names of metrics.jsonl, such as valid.perplexity
 
 
 class SuiteConfig(StrictModel):
@@ -52,6 +73,7 @@ class SuiteConfig(StrictModel):
     seeds: list[int] = Field(default=[1], min_length=1)
     set: Settings = Field(default_factory=dict)
     rows: dict[str, RowConfig] = Field(min_length=1)
+    report: list[SectionConfig] = Field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -63,6 +85,7 @@ class Run:
     recipe: Path
     overrides: tuple[str, ...]
     folder: Path
+    teacher: Path | None = None  # the model folder whose translations are its corpus
 
     @property
     def name(self) -> str:
@@ -79,30 +102,78 @@ class Run:
         """What it made of the test set."""
         return self.folder.with_name(f"{self.name}.out")
 
+    @property
+    def distilled(self) -> Path | None:
+        """Where the teacher's corpus lies; all its students share it."""
+        return None if self.teacher is None else self.teacher.with_name(f"distilled-by-{self.teacher.name}")
+
     def config(self, data: str | None = None) -> RunConfig:
         """The recipe with the run's changes."""
         root = [f"data.root={json.dumps(data)}"] if data else []
         return load_recipe(self.recipe, [*self.overrides, *root])
 
+    def training_settings(self, data: str | None = None) -> list[str]:
+        """What `train` is told; a student's text is its teacher's, in subwords of its recipe's own store."""
+        if self.distilled is None:
+            return list(self.overrides)
+        config = self.config(data)
+        languages = config.languages
+        files = {
+            side: str((self.distilled / f"train.{code}").resolve()) for side, code in languages.model_dump().items()
+        }
+        changes = {
+            "data.train": {**files, "tsv": None},
+            "data.store": str(self.distilled / "store"),
+            "data.subwords_from": config.data.store,
+        }
+        return [*self.overrides, *(f"{key}={json.dumps(value)}" for key, value in changes.items())]
+
 
 def read_suite(path: str | Path) -> SuiteConfig:
     """Reads and checks a suite file."""
-    return parse(SuiteConfig, load_yaml(path), str(path))
+    suite = parse(SuiteConfig, load_yaml(path), str(path))
+    for name, row in suite.rows.items():
+        if row.distilled_from is not None and row.distilled_from not in suite.rows:
+            raise CapsNMTError(f"{path}: {name} is distilled_from {row.distilled_from}, which is no row of the suite")
+    known = expanded(suite)
+    for section in suite.report:
+        for name in [*section.rows, *([section.against] if section.against else [])]:
+            if name not in known and name not in suite.rows:
+                raise CapsNMTError(f"{path}: the report's {section.title!r} names {name}, which is no row of the suite")
+    return suite
+
+
+def expanded(suite: SuiteConfig) -> dict[str, RowConfig]:
+    """The rows with every sweep written out: `grid` over T and M becomes grid-1-2, grid-1-4 and so on."""
+    rows = {}
+    for name, row in suite.rows.items():
+        for values in itertools.product(*row.over.values()):
+            changes = dict(zip(row.over, values, strict=True))
+            rows["-".join([name, *map(_short, values)])] = row.model_copy(update={"set": {**row.set, **changes}})
+    return rows
+
+
+def _short(value: Any) -> str:
+    """A value as a part of a folder's name."""
+    return "x".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def runs_of(suite: SuiteConfig) -> list[Run]:
     """All runs, the first seed of every row before the second: a suite that is stopped early still compares rows."""
     runs = []
-    rows = {name: row.seeds or suite.seeds for name, row in suite.rows.items()}
-    for rank in range(max(len(seeds) for seeds in rows.values())):
-        for name, seeds in rows.items():
-            if rank >= len(seeds):
+    rows, output = expanded(suite), Path(suite.output)
+    seeds_of = {name: row.seeds or suite.seeds for name, row in rows.items()}
+    for rank in range(max(len(seeds) for seeds in seeds_of.values())):
+        for name, row in rows.items():
+            if rank >= len(seeds_of[name]):
                 continue
-            row, folder = suite.rows[name], Path(suite.output) / f"{name}-s{seeds[rank]}"
-            values = {**suite.set, **row.set, "training.seed": seeds[rank], "output": str(folder)}
+            seed = seeds_of[name][rank]
+            folder = output / f"{name}-s{seed}"
+            values = {**suite.set, **row.set, "training.seed": seed, "output": str(folder)}
             overrides = tuple(f"{key}={json.dumps(value)}" for key, value in values.items())
-            runs.append(Run(name, seeds[rank], Path(row.recipe), overrides, folder))
-    return runs
+            teacher = row.distilled_from and output / f"{row.distilled_from}-s{seeds_of[row.distilled_from][0]}"
+            runs.append(Run(name, seed, Path(row.recipe), overrides, folder, teacher or None))
+    return sorted(runs, key=lambda run: run.teacher is not None)  # students wait for their teachers
 
 
 def run_suite(
@@ -116,10 +187,12 @@ def run_suite(
     say(f"{suite.title}: {len(runs)} runs, {len(runs) - len(missing)} of them done")
     threads = max(1, (os.cpu_count() or 1) // jobs)
     failed = []
-    with ThreadPoolExecutor(jobs) as pool:
-        for run, fault in pool.map(lambda run: (run, _complete(run, data, threads)), missing):
-            say(f"{run.name}: {fault or 'done'}")
-            failed += [run.name] if fault else []
+    for students in (False, True):
+        group = [run for run in missing if (run.teacher is not None) == students]
+        with ThreadPoolExecutor(jobs) as pool:
+            for run, fault in pool.map(lambda run: (run, _complete(run, data, threads)), group):
+                say(f"{run.name}: {fault or 'done'}")
+                failed += [run.name] if fault else []
     if failed:
         raise CapsNMTError(f"{len(failed)} runs failed: {', '.join(failed)}; their logs are in {suite.output}")
     return runs
@@ -133,14 +206,15 @@ def _complete(run: Run, data: str | None, threads: int) -> str | None:
     files = [] if config.data.test is None else files_of(config.data.test, config.data.root)
     if len(files) != 2:
         return f"{run.recipe} names no source and target file in data.test to evaluate on"
-    changes = [part for override in run.overrides for part in ("--set", override)]
+    changes = [part for override in run.training_settings(data) for part in ("--set", override)]
     train = ["train", str(run.recipe), *changes, *(["--data", data] if data else [])]
+    commands = [] if run.distilled is None else [_distilling(run, config)]
     report = run.result.with_suffix(".report")
     evaluate = ["evaluate", str(run.folder), "--source", str(files[0]), "--reference", str(files[1])]
     evaluate += ["--save", str(run.translations), "--json", str(report)]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     with log.open("a", encoding="utf-8") as out:
-        for command in (train, evaluate):
+        for command in (*commands, train, evaluate):
             done = subprocess.run(
                 [sys.executable, "-m", "capsnmt", *command], stdout=out, stderr=out, env=environment, check=False
             )
@@ -152,6 +226,13 @@ def _complete(run: Run, data: str | None, threads: int) -> str | None:
     temporary.replace(run.result)
     report.unlink()
     return None
+
+
+def _distilling(run: Run, config: RunConfig) -> list[str]:
+    """Of the original training text; what another student's run has distilled already is kept."""
+    files = files_of(config.data.train, config.data.root)
+    sides = ["--source", str(files[0]), "--reference", str(files[1])]
+    return ["distill", str(run.teacher), *sides, "--output", str(run.distilled), "--quiet"]
 
 
 def _counts(run: Run) -> dict[str, Any]:

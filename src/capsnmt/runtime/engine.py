@@ -151,6 +151,8 @@ class OnnxEngine:
 
     def routing(self, sources: Sequence[Sequence[int]]) -> Floats:
         """Routing coefficients of all iterations, (batch, iterations, src_len, M); zero at padding."""
+        if ENCODE_ROUTING not in self.manifest.graphs:
+            raise CapsNMTError("this system does not route: only models with capsules have routing coefficients")
         (found,) = self.run(ENCODE_ROUTING, ["routing"], _source_batch(sources))
         coefficients: Floats = found.numpy()
         return coefficients

@@ -49,6 +49,18 @@ class TorchEngine:
 
     def encode(self, sources: Sequence[Sequence[int]]) -> TorchSession:
         """Sentences as lists of ids → a session that decodes them together."""
+        with torch.inference_mode():
+            return TorchSession(self, self.model.encode(*self._source_batch(sources)), len(sources))
+
+    def routing(self, sources: Sequence[Sequence[int]]) -> np.ndarray:
+        """Routing coefficients of all iterations, (batch, iterations, src_len, M); zero at padding."""
+        with torch.inference_mode():
+            found = self.model.routing(*self._source_batch(sources))
+        if found is None:
+            raise CapsNMTError("this system does not route: only models with capsules have routing coefficients")
+        return found.cpu().numpy()
+
+    def _source_batch(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         length = max(len(ids) for ids in sources)
         src = torch.full((len(sources), length), PAD, dtype=torch.long)
         for row, ids in enumerate(sources):
@@ -58,8 +70,7 @@ class TorchEngine:
             torch.arange(length, device=self.device)[None]
             < torch.tensor([len(ids) for ids in sources], device=self.device)[:, None]
         )
-        with torch.inference_mode():
-            return TorchSession(self, self.model.encode(src, mask), len(sources))
+        return src, mask
 
 
 class TorchSession:

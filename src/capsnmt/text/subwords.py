@@ -151,6 +151,10 @@ class Subwords:
         piece: str = self._processor.id_to_piece(token)
         return piece.startswith("▁")
 
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The subwords of these ids as SentencePiece writes them; ▁ begins a word."""
+        return [self._processor.id_to_piece(int(token)) for token in ids]
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of these ids, on one line. PAD, BOS and EOS are nothing; bytes may have spelt a line break."""
         text: str = self._processor.decode([int(token) for token in ids if token not in (PAD, BOS, EOS)])

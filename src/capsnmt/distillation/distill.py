@@ -1,0 +1,178 @@
+"""Teacher and corpus → a new corpus. Read `distill` from top to bottom."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from capsnmt.config import LanguagesConfig
+from capsnmt.data.corpus import read_lines
+from capsnmt.distillation.choosing import CHOICES, KEPT, Filters
+from capsnmt.distillation.journal import Shard, TranslationJournal, joined
+from capsnmt.distillation.teachers import Teacher
+from capsnmt.errors import CapsNMTError
+from capsnmt.runtime.manifest import sha256_of_file
+
+MANIFEST = "manifest.json"
+Report = Callable[[int, int, float], None]  # lines done, lines in all, lines a second
+
+
+@dataclass(frozen=True)
+class DistillRequest:
+    """What is distilled, and into what."""
+
+    source: Path
+    output: Path
+    reference: Path | None = None  # what `choose: bleu` and `with_original` need
+    languages: LanguagesConfig | None = None  # of a teacher that does not know its own
+    shard: Shard | None = None  # translate this part only; without it the parts that are there are put together
+    batch_lines: int = 256
+    choose: str = "score"
+    filters: Filters = field(default_factory=Filters)
+    with_original: bool = False  # the original pairs follow the distilled ones
+
+
+def distill(teacher: Teacher, request: DistillRequest, report: Report = lambda *_: None) -> dict[str, Any] | None:
+    """Translates what is missing, then writes the corpus and its manifest, which is returned; None after one shard."""
+    languages = request.languages or teacher.languages
+    if languages is None:
+        raise CapsNMTError("this teacher does not know its languages; give --languages, such as en-de")
+    if request.reference is None and (request.choose == "bleu" or request.with_original):
+        raise CapsNMTError("choosing by BLEU, and adding the original pairs, need the references: give --reference")
+    total = count_pairs(request)
+    request.output.mkdir(parents=True, exist_ok=True)
+    about = {"teacher": teacher.about(), "source": {"lines": total, "sha256": sha256_of_file(request.source)}}
+    for shard in [request.shard] if request.shard else shards_in(request.output):
+        translate_shard(teacher, request, shard, about, total, report)
+    if request.shard is not None:
+        return None
+    return write_corpus(request, languages, about)
+
+
+def count_pairs(request: DistillRequest) -> int:
+    """Lines of the source; its reference must have as many."""
+    total = sum(1 for _ in read_lines(request.source))
+    if request.reference is not None:
+        references = sum(1 for _ in read_lines(request.reference))
+        if references != total:
+            raise CapsNMTError(
+                f"{request.source} has {total} lines, {request.reference} has {references}; line n must go with line n"
+            )
+    if total == 0:
+        raise CapsNMTError(f"{request.source} has no line; there is nothing to distil")
+    return total
+
+
+def shards_in(folder: Path) -> list[Shard]:
+    """The shards that some processes have begun, all of them; one that holds everything if there are none."""
+    names = [path.stem.split("-") for path in sorted(folder.glob("translations-*-of-*.jsonl"))]
+    counts = sorted({int(name[3]) for name in names})
+    if len(counts) > 1:
+        raise CapsNMTError(f"{folder} has parts of {counts} shards; keep those of one number")
+    count = counts[0] if counts else 1
+    return [Shard(number, count) for number in range(1, count + 1)]
+
+
+def translate_shard(
+    teacher: Teacher, request: DistillRequest, shard: Shard, about: dict[str, Any], total: int, report: Report
+) -> None:
+    """Goes on behind the last line that the shard's journal holds."""
+    journal = TranslationJournal(shard.file(request.output))
+    with _alone_with(journal.path):
+        _translate_rest(teacher, request, shard, journal, journal.open(about), total, report)
+
+
+def _translate_rest(
+    teacher: Teacher,
+    request: DistillRequest,
+    shard: Shard,
+    journal: TranslationJournal,
+    done: int,
+    total: int,
+    report: Report,
+) -> None:
+    lines = (line for number, line in enumerate(read_lines(request.source)) if shard.holds(number))
+    wanted = len(range(shard.number - 1, total, shard.count))
+    start_s, first = time.monotonic(), done
+    for block in _blocks(itertools.islice(lines, done, None), request.batch_lines):
+        journal.append(teacher.translate(block))
+        done += len(block)
+        report(done, wanted, (done - first) / max(time.monotonic() - start_s, 1e-9))
+
+
+def write_corpus(request: DistillRequest, languages: LanguagesConfig, about: dict[str, Any]) -> dict[str, Any]:
+    """Chooses, filters and mixes; the manifest comes last, so a folder that has one is complete."""
+    shards = shards_in(request.output)
+    journals = [TranslationJournal(shard.file(request.output)) for shard in shards]
+    choose, verdicts = CHOICES[request.choose], Counter[str]()
+    references = itertools.repeat(None) if request.reference is None else read_lines(request.reference)
+    names = [f"train.{languages.source}", f"train.{languages.target}"]
+    temporary = [request.output / f".{name}.writing" for name in names]
+    (request.output / MANIFEST).unlink(missing_ok=True)
+    with temporary[0].open("wb") as sources, temporary[1].open("wb") as targets:
+
+        def write(source: str, target: str) -> None:
+            sources.write(source.encode("utf-8") + b"\n")
+            targets.write(target.encode("utf-8") + b"\n")
+
+        for source, reference, candidates in zip(
+            read_lines(request.source), references, joined(journals), strict=False
+        ):
+            chosen = choose(candidates, reference)
+            verdict = request.filters.verdict(source, chosen)
+            verdicts[verdict] += 1
+            if verdict == KEPT and chosen is not None:
+                write(source, one_line(chosen.text))
+        originals = 0
+        if request.with_original and request.reference is not None:
+            for source, target in zip(read_lines(request.source), read_lines(request.reference), strict=True):
+                write(source, target)
+                originals += 1
+    for path, name in zip(temporary, names, strict=True):
+        path.replace(request.output / name)
+    manifest = {
+        **about,
+        "languages": languages.model_dump(),
+        "choose": request.choose,
+        "filters": asdict(request.filters),
+        "shards": len(shards),
+        "verdicts": dict(sorted(verdicts.items())),
+        "original_pairs": originals,
+        "pairs": verdicts[KEPT] + originals,
+        "files": {name: sha256_of_file(request.output / name) for name in names},
+    }
+    path = request.output / f".{MANIFEST}.writing"
+    path.write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.replace(request.output / MANIFEST)
+    return manifest
+
+
+@contextmanager
+def _alone_with(path: Path) -> Iterator[None]:
+    lock = FileLock(path.with_suffix(".lock"), timeout=0)
+    try:
+        with lock:
+            yield
+    except Timeout:
+        raise CapsNMTError(
+            f"another process is translating into {path}; wait for it, or take another --shard"
+        ) from None
+
+
+def one_line(text: str) -> str:
+    """A teacher's line break would misalign all that follows."""
+    return " ".join(text.split("\n")).replace("\r", " ")
+
+
+def _blocks(lines: Iterator[str], size: int) -> Iterator[list[str]]:
+    while block := list(itertools.islice(lines, size)):
+        yield block

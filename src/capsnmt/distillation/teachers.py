@@ -1,0 +1,155 @@
+"""Who can teach: a model folder, a CTranslate2 model, or any command that maps lines to lines."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import sentencepiece
+
+from capsnmt.config import LanguagesConfig
+from capsnmt.decoding.translation import TranslateOptions
+from capsnmt.errors import CapsNMTError
+
+
+class Candidate(NamedTuple):
+    """One translation of a line."""
+
+    text: str
+    score: float | None  # the higher the better; None if the teacher does not say
+
+
+class Teacher(Protocol):
+    """Translates blocks of lines."""
+
+    languages: LanguagesConfig | None  # None: it does not know them
+
+    def translate(self, lines: Sequence[str]) -> list[list[Candidate]]:
+        """Candidates of each line, best first; none for a line that could not be translated."""
+        ...
+
+    def about(self) -> dict[str, Any]:
+        """Who it is and how it translates: a distillation goes on with the same teacher only."""
+        ...
+
+
+class ModelTeacher:
+    """A model folder of this project, through its exported runtime where it has one."""
+
+    def __init__(self, folder: str | Path, options: TranslateOptions, *, engine: str = "auto") -> None:
+        from capsnmt.verbs import Translator
+
+        self._folder = str(folder)
+        self._options = options
+        self._translator = Translator(folder, engine=engine)
+        self.languages: LanguagesConfig | None = self._translator.languages
+
+    def translate(self, lines: Sequence[str]) -> list[list[Candidate]]:
+        """Lines that the model failed on, or was not asked for, have no candidate."""
+        found = self._translator.translate_batch(lines, self._options)
+        return [[Candidate(text, score) for text, score in each.hypotheses] for each in found]
+
+    def about(self) -> dict[str, Any]:
+        """The folder and what it was asked."""
+        options = self._options
+        return {"model": self._folder, "beam": options.beam, "n_best": options.num_best, "split": options.split}
+
+
+class CTranslate2Teacher:
+    """A CTranslate2 model with its SentencePiece files, as OPUS-MT and Argos Translate hand them out."""
+
+    def __init__(self, folder: str | Path, *, beam: int, num_best: int, subwords: Sequence[str] = ()) -> None:
+        if find_spec("ctranslate2") is None:
+            raise CapsNMTError(f"{folder} is a CTranslate2 model, which needs ctranslate2: pip install ctranslate2")
+        import ctranslate2
+
+        self.languages: LanguagesConfig | None = None
+        self._folder, self._beam, self._num_best = str(folder), beam, num_best
+        files = [Path(name) for name in subwords] or _subword_files(Path(folder))
+        self._source, self._target = (sentencepiece.SentencePieceProcessor(model_file=str(f)) for f in _two(files))
+        self._translator = ctranslate2.Translator(str(folder), device="cpu")
+
+    def translate(self, lines: Sequence[str]) -> list[list[Candidate]]:
+        """Empty lines are not asked."""
+        asked = [number for number, line in enumerate(lines) if line.strip()]
+        results = self._translator.translate_batch(
+            [self._source.encode(lines[number], out_type=str) for number in asked],
+            beam_size=self._beam,
+            num_hypotheses=self._num_best,
+            return_scores=True,
+            max_input_length=0,
+        )
+        found: list[list[Candidate]] = [[] for _ in lines]
+        for number, result in zip(asked, results, strict=True):
+            pairs = zip(result.hypotheses, result.scores, strict=True)
+            found[number] = [Candidate(self._target.decode(pieces), score) for pieces, score in pairs]
+        return found
+
+    def about(self) -> dict[str, Any]:
+        """The folder and what it was asked."""
+        return {"ctranslate2": self._folder, "beam": self._beam, "n_best": self._num_best}
+
+
+class CommandTeacher:
+    """A shell command that reads lines and writes as many; it is started anew for every block."""
+
+    def __init__(self, command: str) -> None:
+        self.languages: LanguagesConfig | None = None
+        self._command = command
+
+    def translate(self, lines: Sequence[str]) -> list[list[Candidate]]:
+        """One candidate a line; an empty output line is none."""
+        text = "".join(line + "\n" for line in lines)
+        ended = subprocess.run(self._command, shell=True, input=text.encode(), stdout=subprocess.PIPE, check=False)
+        if ended.returncode != 0:
+            raise CapsNMTError(f"the teacher's command ended with {ended.returncode}: {self._command}")
+        found = ended.stdout.decode("utf-8", errors="replace").removesuffix("\n").split("\n")
+        if len(found) != len(lines):
+            raise CapsNMTError(
+                f"the teacher's command answered {len(lines)} lines with {len(found)}; it must write one line for each "
+                f"that it reads: {self._command}"
+            )
+        return [[Candidate(line, None)] if line.strip() else [] for line in found]
+
+    def about(self) -> dict[str, Any]:
+        """The command."""
+        return {"command": self._command}
+
+
+def open_teacher(
+    model: str | Path | None,
+    command: str | None,
+    options: TranslateOptions,
+    *,
+    subwords: Sequence[str] = (),
+    engine: str = "auto",
+) -> Teacher:
+    """The teacher that a user names."""
+    if command is not None or model is None:
+        return CommandTeacher(command or "")
+    if is_ctranslate2(model):
+        return CTranslate2Teacher(model, beam=options.beam or 5, num_best=options.num_best, subwords=subwords)
+    return ModelTeacher(model, options, engine=engine)
+
+
+def is_ctranslate2(folder: str | Path) -> bool:
+    """Whether a folder holds a CTranslate2 model."""
+    return (Path(folder) / "model.bin").is_file()
+
+
+def _subword_files(folder: Path) -> list[Path]:
+    """source.spm and target.spm of OPUS-MT, or the one sentencepiece.model that Argos puts beside the model."""
+    for place in (folder, folder.parent):
+        for names in (("source.spm", "target.spm"), ("sentencepiece.model",)):
+            if all((place / name).is_file() for name in names):
+                return [place / name for name in names]
+    raise CapsNMTError(f"{folder}: no source.spm and target.spm, no sentencepiece.model; name the files by --subwords")
+
+
+def _two(files: list[Path]) -> tuple[Path, Path]:
+    if len(files) not in (1, 2):
+        raise CapsNMTError(f"{len(files)} SentencePiece files; give one for both languages, or source and target")
+    return files[0], files[-1]

@@ -1,0 +1,212 @@
+"""Distillation: every line once and in order however often it is killed, the right candidate, and counted filters."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capsnmt.config import LanguagesConfig
+from capsnmt.distillation.choosing import KEPT, Filters, best_by_bleu, best_by_score
+from capsnmt.distillation.distill import DistillRequest, distill, shards_in
+from capsnmt.distillation.journal import Shard, TranslationJournal
+from capsnmt.distillation.teachers import Candidate, CommandTeacher
+from capsnmt.errors import CapsNMTError
+
+LANGUAGES = LanguagesConfig(source="en", target="de")
+
+
+class Reverser:
+    """Teaches to write words backwards; dies after so many blocks, as a killed process does."""
+
+    languages = LANGUAGES
+
+    def __init__(self, blocks=10**9):
+        self.blocks = blocks
+        self.asked = []
+
+    def translate(self, lines):
+        if self.blocks == 0:
+            raise KeyboardInterrupt
+        self.blocks -= 1
+        self.asked += lines
+        return [[Candidate(line[::-1], -1.0)] if line else [] for line in lines]
+
+    def about(self):
+        return {"reverser": 1}
+
+
+def corpus(folder, lines=23):
+    source, reference = folder / "a.en", folder / "a.de"
+    words = [f"line {number} of these" for number in range(lines - 1)] + [""]
+    source.write_text("".join(word + "\n" for word in words))
+    reference.write_text("".join(f"Zeile {number} hier\n" for number in range(lines)))
+    return source, reference
+
+
+def request(folder, **changes):
+    source, reference = corpus(folder)
+    return DistillRequest(source=source, reference=reference, output=folder / "out", batch_lines=4, **changes)
+
+
+def written(folder):
+    return [(folder / "out" / f"train.{side}").read_text().split("\n")[:-1] for side in ("en", "de")]
+
+
+def test_lines_come_out_in_order_with_a_manifest(tmp_path):
+    manifest = distill(Reverser(), request(tmp_path))
+    sources, targets = written(tmp_path)
+    assert len(sources) == manifest["pairs"] == 22
+    assert targets == [source[::-1] for source in sources]
+    assert manifest["verdicts"] == {"kept": 22, "not_translated": 1}
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text()) == manifest
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=25, deadline=None)
+def test_killed_anywhere_it_ends_the_same_and_asks_each_line_again_at_most_once_a_kill(tmp_path_factory, seed):
+    folder, generator = tmp_path_factory.mktemp("killed"), random.Random(seed)
+    kills = 0
+    while True:
+        teacher = Reverser(blocks=generator.randrange(1, 4))
+        try:
+            distill(teacher, request(folder))
+            break
+        except KeyboardInterrupt:
+            kills += 1
+        journal = folder / "out" / "translations-1-of-1.jsonl"
+        whole = journal.read_bytes()
+        journal.write_bytes(whole[: len(whole) - generator.randrange(0, 30)])  # the last write was torn
+        assert not (folder / "out" / "manifest.json").exists()
+    assert kills >= 1
+    calm = folder / "calm"
+    calm.mkdir()
+    distill(Reverser(), request(calm))
+    assert written(folder) == written(calm)
+
+
+def test_shards_join_to_the_whole(tmp_path):
+    for number in (2, 3, 1):
+        teacher = Reverser()
+        assert distill(teacher, request(tmp_path, shard=Shard(number, 3))) is None
+        assert len(teacher.asked) in (7, 8)
+    teacher = Reverser()
+    manifest = distill(teacher, request(tmp_path))
+    assert teacher.asked == []
+    assert manifest["shards"] == 3
+    assert written(tmp_path)[1] == [source[::-1] for source in written(tmp_path)[0]]
+
+
+def test_a_missing_shard_is_made_by_the_joining(tmp_path):
+    distill(Reverser(), request(tmp_path, shard=Shard(2, 2)))
+    teacher = Reverser()
+    assert distill(teacher, request(tmp_path))["pairs"] == 22
+    assert len(teacher.asked) == 12
+    Shard(1, 5).file(tmp_path / "out").write_text("{}\n")
+    with pytest.raises(CapsNMTError, match=r"parts of \[2, 5\] shards"):
+        shards_in(tmp_path / "out")
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "1/0", "-1/2"])
+def test_a_shard_that_is_none(text):
+    with pytest.raises(CapsNMTError, match="such as 1/8"):
+        Shard.parse(text)
+
+
+def test_another_teacher_or_text_is_refused(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        distill(Reverser(blocks=1), request(tmp_path))
+    other = Reverser()
+    other.about = lambda: {"reverser": 2}
+    with pytest.raises(CapsNMTError, match=r"teacher: .*'reverser': 1.* there, .*2.* now"):
+        distill(other, request(tmp_path))
+    asked = request(tmp_path)
+    asked.source.write_text(asked.source.read_text().replace("line 3", "line three"))
+    with pytest.raises(CapsNMTError, match="source: "):
+        distill(Reverser(), asked)
+
+
+def test_two_processes_do_not_write_one_journal(tmp_path):
+    asked = request(tmp_path)
+
+    class Meddler(Reverser):
+        def translate(self, lines):
+            with pytest.raises(CapsNMTError, match="another process is translating"):
+                distill(Reverser(), asked)
+            return super().translate(lines)
+
+    assert distill(Meddler(), asked)["pairs"] == 22
+
+
+def test_counts_must_agree_and_references_be_there(tmp_path):
+    asked = request(tmp_path)
+    asked.reference.write_text("one\n")
+    with pytest.raises(CapsNMTError, match=r"has 23 lines, .* has 1;"):
+        distill(Reverser(), asked)
+    without = DistillRequest(source=asked.source, output=tmp_path / "out", choose="bleu")
+    with pytest.raises(CapsNMTError, match="--reference"):
+        distill(Reverser(), without)
+
+
+def test_the_original_pairs_follow(tmp_path):
+    manifest = distill(Reverser(), request(tmp_path, with_original=True))
+    assert (manifest["pairs"], manifest["original_pairs"]) == (45, 23)
+    sources, targets = written(tmp_path)
+    assert (sources[22], targets[22]) == ("line 0 of these", "Zeile 0 hier")
+
+
+def test_choosing():
+    candidates = [Candidate("the cat sat down", -1.0), Candidate("the cat sat on the mat", -2.0)]
+    assert best_by_score(candidates, None) == candidates[0]
+    assert best_by_bleu(candidates, "the cat sat on the mat") == candidates[1]
+    assert best_by_bleu(candidates, "nothing of this") == candidates[0]  # of equals the first
+    assert best_by_bleu([], "x") is best_by_score([], "x") is None
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "score", "verdict"),
+    [
+        ("a b c", "x y z", -9.0, KEPT),
+        ("a b c", " ", 0.0, "not_translated"),
+        ("a", "x y z w", 0.0, KEPT),  # short sides have any ratio
+        ("a", "x y z w v", 0.0, "length_ratio"),
+        ("a b c d e", "x x x x x x", 0.0, "repetition"),
+        ("New York City", "New York City", 0.0, KEPT),
+        ("this is a copy", "this is a copy", 0.0, "copy"),
+        ("a b c", "x y z", -11.0, "score"),
+    ],
+)
+def test_filters(source, target, score, verdict):
+    assert Filters(min_score=-10.0).verdict(source, Candidate(target, score)) == verdict
+
+
+def test_filters_can_be_switched_off():
+    off = Filters(max_ratio=None, repetition=False, copy=False)
+    for source, target in (("a", "x " * 50), ("this is a copy", "this is a copy")):
+        assert off.verdict(source, Candidate(target, None)) == KEPT
+
+
+def test_a_command_teaches(tmp_path):
+    manifest = distill(CommandTeacher("tr a-z A-Z"), request(tmp_path, languages=LANGUAGES))
+    assert manifest["pairs"] == 22
+    assert written(tmp_path)[1][3] == "LINE 3 OF THESE"
+
+
+@pytest.mark.parametrize(
+    ("command", "told"), [("false", "ended with 1"), ("head -n 2", "4 lines with 2"), ("cat", "--languages")]
+)
+def test_a_command_that_does_not_teach(tmp_path, command, told):
+    known = None if command == "cat" else LANGUAGES
+    with pytest.raises(CapsNMTError, match=told):
+        distill(CommandTeacher(command), request(tmp_path, languages=known))
+
+
+def test_line_breaks_of_a_teacher_do_not_misalign(tmp_path):
+    teacher = Reverser()
+    teacher.translate = lambda lines: [[Candidate("eins\nzwei\r drei", None)] for _ in lines]
+    distill(teacher, request(tmp_path))
+    assert set(written(tmp_path)[1]) == {"eins zwei  drei"}
+    assert len(list(TranslationJournal(tmp_path / "out" / "translations-1-of-1.jsonl").records())) == 23
