@@ -4,7 +4,7 @@
     Translator("runs/demo/capsnmt").translate("The old man sees a dog.")
 
 Every verb of the command is a function here: doctor, prepare, train, translate, score, evaluate, average, export,
-distill, routing. Names are looked up when they are used, so `import capsnmt` is fast and needs no torch.
+distill, routing, reproduce. Names are looked up when they are used, so `import capsnmt` is fast and needs no torch.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ __all__ = [
     "evaluate",
     "export",
     "prepare",
+    "reproduce",
     "routing",
     "score",
     "train",
@@ -42,6 +43,7 @@ _HOMES = {
     "evaluate": "capsnmt.verbs",
     "export": "capsnmt.verbs",
     "prepare": "capsnmt.verbs",
+    "reproduce": "capsnmt.verbs",
     "routing": "capsnmt.verbs",
     "score": "capsnmt.verbs",
     "train": "capsnmt.verbs",

@@ -330,6 +330,25 @@ def routing(
 
 
 @app.command()
+def reproduce(
+    suite: Annotated[Path, typer.Argument(help="A suite, such as suites/routing-multi30k-en-de.yaml.")],
+    data: Data = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Trainings side by side; each has its share of the cores.")] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+) -> None:
+    """Train, evaluate and report all runs of a suite: tables, figures and the command behind every number."""
+    if dry_run:
+        from capsnmt.analysis.reproduction import plan_of
+        from capsnmt.analysis.suite import read_suite
+
+        for step in plan_of(read_suite(suite), data):
+            state = "done" if step["done"] else "to do"
+            typer.echo(f"{step['run']}: {step['updates']:,} updates, {step['tokens']:,} tokens at most, {state}")
+        return
+    typer.echo(verbs.reproduce(suite, data=data, jobs=jobs, say=lambda text: typer.echo(text, err=True)))
+
+
+@app.command()
 def average(
     model: Folder,
     last: Annotated[int, typer.Option(min=1, help="Number of newest checkpoints to average.")] = 5,

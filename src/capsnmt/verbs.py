@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -240,6 +240,15 @@ def routing(folder: str | Path, sentences: Sequence[str], *, engine: str = "auto
         alpha = translator.engine.routing([ids])[0]  # type: ignore[attr-defined]  # both of our engines can
         maps.append(RoutingMap(tuple(translator.pipeline.source.pieces(ids)), alpha))
     return maps
+
+
+def reproduce(suite: str | Path, *, data: str | None = None, jobs: int = 1, say: Callable[[str], None] = print) -> Path:
+    """Trains, evaluates and reports a suite of runs; what is there already is kept. Returns the report's folder."""
+    _need_torch()
+    from capsnmt.analysis.reproduction import reproduce as reproduce_suite
+    from capsnmt.analysis.suite import read_suite
+
+    return reproduce_suite(read_suite(suite), data=data, jobs=jobs, say=say)
 
 
 def average(folder: str | Path, *, last: int, output: str | Path | None = None) -> Path:

@@ -18,6 +18,13 @@ from sacrebleu.metrics.chrf import CHRF
 from capsnmt.errors import CapsNMTError
 
 
+class PlainChrf(CHRF):
+    """Plain floats: sacreBLEU mixes kinds where some resamples match nothing, and its own mean then fails."""
+
+    def _compute_f_score(self, statistics: list[int]) -> float:
+        return float(super()._compute_f_score(statistics))
+
+
 @dataclass(frozen=True)
 class Score:
     """One score of a corpus, in 0..100."""
@@ -38,7 +45,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], *, num_bootstrap:
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str], *, num_bootstrap: int = 1000) -> Score:
     """ChrF2 of untokenised lines, cased; its confidence as in `bleu`."""
-    return _corpus_score(CHRF(), "chrF2", hypotheses, references, num_bootstrap)
+    return _corpus_score(PlainChrf(), "chrF2", hypotheses, references, num_bootstrap)
 
 
 def paper_bleu(

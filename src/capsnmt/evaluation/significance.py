@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest, Result
 
 from capsnmt.errors import CapsNMTError
-from capsnmt.evaluation.metrics import Score, require_equal_counts
+from capsnmt.evaluation.metrics import PlainChrf, Score, require_equal_counts
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ def paired_bootstrap(
     require_equal_counts({"references": references, **{f"lines of {name}": lines for name, lines in systems.items()}})
     test = PairedTest(
         [(name, list(lines)) for name, lines in systems.items()],
-        {"BLEU": BLEU(tokenize="13a"), "chrF2": CHRF()},
+        {"BLEU": BLEU(tokenize="13a"), "chrF2": PlainChrf()},
         [list(references)],
         test_type="bs",
         n_samples=num_samples,

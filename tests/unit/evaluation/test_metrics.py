@@ -195,3 +195,10 @@ def test_unequal_counts_are_an_error_that_names_both():
 def test_nothing_to_score_is_an_error():
     with pytest.raises(CapsNMTError, match="0 lines"):
         bleu([], [])
+
+
+def test_resamples_that_match_nothing_have_a_mean():
+    hypotheses = ["", "", "", "", GERMAN[0]]
+    found = chrf(hypotheses, [GERMAN[0]] * 5, num_bootstrap=100)
+    assert found.confidence is not None
+    assert found.confidence[0] < found.value < found.confidence[1]

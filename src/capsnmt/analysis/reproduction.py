@@ -1,0 +1,155 @@
+"""From a suite file to its report: trains what is missing, then writes Markdown, HTML, CSV and JSON."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import html
+import io
+import json
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from capsnmt.analysis.results import collect
+from capsnmt.analysis.sections import SECTIONS, Evidence, Figure, Section, Table
+from capsnmt.analysis.suite import Run, SectionConfig, SuiteConfig, run_suite, runs_of
+
+REPORT = "report"
+_STYLE = (
+    "body{font:1rem/1.6 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;"
+    "color:#111;background:#fff}"
+    "table{border-collapse:collapse;margin:1rem 0;font-size:.9rem}td,th{border-bottom:1px solid #ccc;padding:.3em .7em;"
+    "text-align:left}img{max-width:100%}code{background:#f3f3f3;padding:0 .2em}figcaption{color:#555;font-size:.9rem}"
+    "@media(prefers-color-scheme:dark){body{background:#16181c;color:#e8e8e8}code{background:#2a2d33}img{background:#fff}}"
+)
+
+
+def reproduce(
+    suite: SuiteConfig, *, data: str | None = None, jobs: int = 1, say: Callable[[str], None] = print
+) -> Path:
+    """Trains and evaluates what is missing and writes the report. Returns its folder."""
+    runs = run_suite(suite, data=data, jobs=jobs, say=say)
+    return write_report(suite, runs, data)
+
+
+def write_report(suite: SuiteConfig, runs: Sequence[Run], data: str | None = None) -> Path:
+    """The report of what is finished; runs that are not are named."""
+    folder = Path(suite.output) / REPORT
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    evidence = Evidence(suite, runs, data)
+    wanted = suite.report or [SectionConfig(kind="table", title="Results")]
+    sections = [_section(each, evidence) for each in wanted]
+    sections.append(_commands(runs))
+    for number, section in enumerate(sections):
+        for block in section.blocks:
+            if isinstance(block, Figure):
+                (folder / "figures" / f"{number}-{block.name}.png").write_bytes(block.png)
+    missing = [run.name for run in runs if not run.result.exists()]
+    note = f"Not finished: {', '.join(missing)}." if missing else ""
+    (folder / "report.md").write_text(_markdown(suite.title, note, sections), encoding="utf-8")
+    (folder / "report.html").write_text(_html(suite.title, note, sections), encoding="utf-8")
+    rows = _flat_results(runs)
+    (folder / "results.json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / "results.csv").write_text(_csv(rows), encoding="utf-8")
+    return folder
+
+
+def plan_of(suite: SuiteConfig, data: str | None = None) -> list[dict[str, Any]]:
+    """What `reproduce` would do: every run, its updates and tokens, and whether it is done."""
+    plan = []
+    for run in runs_of(suite):
+        training = run.config(data).training
+        tokens = training.steps * training.batch_tokens * training.accumulate
+        plan.append({"run": run.name, "updates": training.steps, "tokens": tokens, "done": run.result.exists()})
+    return plan
+
+
+def _section(config: SectionConfig, evidence: Evidence) -> Section:
+    blocks: list[str | Table | Figure] = [config.text] if config.text else []
+    if evidence.rows(config):
+        blocks += SECTIONS[config.kind](config, evidence)
+    else:
+        blocks.append("None of its runs is finished.")
+    return Section(config.title, blocks)
+
+
+def _commands(runs: Sequence[Run]) -> Section:
+    """The command behind every number."""
+    lines = []
+    for run in runs:
+        changes = " ".join(f"--set {shlex.quote(override)}" for override in run.overrides)
+        lines.append(f"{run.name}: `capsnmt train {run.recipe} {changes}`")
+    return Section("Commands", ["Each run was trained and then evaluated on its recipe's test set by", *lines])
+
+
+def _flat_results(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """One flat record a run, for other programs."""
+    rows = []
+    for row in collect(runs).values():
+        for run in row.runs:
+            scores = {score["name"]: score["value"] for score in run["evaluation"]["scores"]}
+            counts = {key: run.get(key) for key in ("row", "seed", "steps", "parameters", "tokens_per_s", "finished")}
+            rows.append({**counts, **{f"valid_{k}": v for k, v in run["valid"].items()}, **scores})
+    return rows
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    headings = list(dict.fromkeys(key for row in rows for key in row))
+    writer = csv.DictWriter(text, headings, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _markdown(title: str, note: str, sections: Sequence[Section]) -> str:
+    parts = [f"# {title}", note] if note else [f"# {title}"]
+    for number, section in enumerate(sections):
+        parts.append(f"## {section.title}")
+        for block in section.blocks:
+            if isinstance(block, Table):
+                lines = [block.headings, ["---"] * len(block.headings), *block.rows]
+                parts.append("\n".join("| " + " | ".join(cells) + " |" for cells in lines))
+            elif isinstance(block, Figure):
+                parts.append(f"![{block.caption}](figures/{number}-{block.name}.png)")
+            else:
+                parts.append(block)
+    return "\n\n".join(parts) + "\n"
+
+
+def _html(title: str, note: str, sections: Sequence[Section]) -> str:
+    """One file with everything in it."""
+    body = [f"<h1>{html.escape(title)}</h1>", f"<p>{html.escape(note)}</p>" if note else ""]
+    for section in sections:
+        body.append(f"<h2>{html.escape(section.title)}</h2>")
+        for block in section.blocks:
+            if isinstance(block, Table):
+                head = "".join(f"<th>{html.escape(cell)}</th>" for cell in block.headings)
+                rows = "".join(
+                    "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
+                    for cells in block.rows
+                )
+                body.append(f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>")
+            elif isinstance(block, Figure):
+                picture = base64.b64encode(block.png).decode()
+                caption = html.escape(block.caption)
+                body.append(
+                    f'<figure><img alt="{caption}" src="data:image/png;base64,{picture}">'
+                    f"<figcaption>{caption}</figcaption></figure>"
+                )
+            else:
+                body.append(f"<p>{_inline(block)}</p>")
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
+        f"<style>{_STYLE}</style>{''.join(body)}</html>\n"
+    )
+
+
+def _inline(text: str) -> str:
+    """The two marks that our paragraphs use: **bold** and `code`."""
+    pieces = html.escape(text).split("`")
+    marked = "".join(f"<code>{piece}</code>" if number % 2 else piece for number, piece in enumerate(pieces))
+    bold = marked.split("**")
+    return "".join(f"<b>{piece}</b>" if number % 2 else piece for number, piece in enumerate(bold))

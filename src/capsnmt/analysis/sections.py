@@ -1,0 +1,239 @@
+"""What a report says of a suite's results: one function for each kind of section, each from results to blocks."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from capsnmt.analysis import figures
+from capsnmt.analysis.results import RowResult, Spread, collect, compare
+from capsnmt.analysis.suite import Run, SectionConfig, SuiteConfig, expanded, read_metrics
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as they are shown."""
+
+    headings: list[str]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture and what it shows."""
+
+    name: str  # of its file, without ending
+    caption: str
+    png: bytes
+
+
+@dataclass
+class Section:
+    """A title and what stands below it, in order: paragraphs, tables, figures."""
+
+    title: str
+    blocks: list[str | Table | Figure] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that sections are made of."""
+
+    suite: SuiteConfig
+    runs: Sequence[Run]
+    data: str | None
+
+    @property
+    def results(self) -> dict[str, RowResult]:
+        """The finished rows."""
+        return collect(self.runs)
+
+    def rows(self, section: SectionConfig) -> dict[str, RowResult]:
+        """The finished rows that a section names; a swept one stands for all of its own."""
+        wanted = set()
+        for name in section.rows or self.suite.rows:
+            row = self.suite.rows.get(name)
+            wanted |= {name} if row is None or not row.over else {n for n in expanded(self.suite) if _is_of(n, name)}
+        return {name: result for name, result in self.results.items() if name in wanted}
+
+    def label(self, row: str) -> str:
+        """How a row is called in the report."""
+        return expanded(self.suite)[row].label or row
+
+    def runs_of(self, row: str) -> list[Run]:
+        """Its finished runs."""
+        return [run for run in self.runs if run.row == row and run.result.exists()]
+
+
+def _is_of(name: str, swept: str) -> bool:
+    return name.startswith(f"{swept}-")
+
+
+def table(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
+    """Scores over seeds, what they cost, and the difference from one row with its significance."""
+    found = evidence.rows(section)
+    theirs = any(evidence.suite.rows[r].paper_bleu is not None for r in found if r in evidence.suite.rows)
+    headings = [
+        "system",
+        "seeds",
+        "parameters",
+        "valid perplexity",
+        "BLEU",
+        "chrF2",
+        "paper's metric",
+        "train tokens/s",
+    ]
+    headings += [f"against {evidence.label(section.against)}"] if section.against else []
+    headings += ["the paper's own BLEU (WMT14)"] if theirs else []
+    rows = []
+    for name, result in found.items():
+        speed = statistics.median(run["tokens_per_s"] or 0.0 for run in result.runs)
+        cells = [evidence.label(name), str(len(result.runs)), f"{result.runs[0]['parameters'] / 1e6:.2f}M"]
+        cells += [str(result.spread(score)) for score in ("perplexity", "BLEU", "chrF2", "paper BLEU")]
+        cells.append(f"{speed:,.0f}")
+        if section.against:
+            cells.append(_difference(name, section.against, evidence))
+        if theirs:
+            known = evidence.suite.rows[name].paper_bleu if name in evidence.suite.rows else None
+            cells.append("" if known is None else f"{known:.1f} (theirs)")
+        rows.append(cells)
+    yield Table(headings, rows)
+    if len(found) > 1:
+        spreads = {evidence.label(name): result.spread("BLEU") for name, result in found.items()}
+        values = {name: (spread.mean, spread.deviation) for name, spread in spreads.items()}
+        yield Figure("bleu", "Test BLEU, mean and standard deviation over seeds", figures.bars(values, y="BLEU"))
+    yield signature_line(found)
+
+
+def _difference(row: str, against: str, evidence: Evidence) -> str:
+    if row == against:
+        return ""
+    common = {run.seed for run in evidence.runs_of(row)} & {run.seed for run in evidence.runs_of(against)}
+    if not common:
+        return "no seed in common"
+    found = compare(row, against, evidence.runs, data=evidence.data)
+    return f"{statistics.fmean(found.by_seed):+.2f} (p = {found.p_value:.3f})"
+
+
+def signature_line(found: dict[str, RowResult]) -> str:
+    """Without their signatures scores mean nothing."""
+    signatures = {
+        f"{score['name']}: `{score['signature']}`"
+        for result in found.values()
+        for run in result.runs
+        for score in run["evaluation"]["scores"]
+        if score.get("signature")
+    }
+    return "Signatures: " + "; ".join(sorted(signatures))
+
+
+def sweep(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
+    """A swept row: its first key along the axis, a line for each value of the second."""
+    (name,) = section.rows
+    keys = list(evidence.suite.rows[name].over.items())
+    (x_key, x_values), others = keys[0], (keys[1] if len(keys) > 1 else ("", [None]))
+    found = evidence.rows(section)
+    names = iter(expanded(evidence.suite))
+    ordered = [row for row in names if _is_of(row, name)]
+    headings = [f"{_last(x_key)}", *(f"{_last(others[0])} = {_plain(value)}" for value in others[1])]
+    for score in ("BLEU", "perplexity"):
+        lines: dict[str, figures.Curve] = {}
+        cells = [[_plain(value)] for value in x_values]
+        for column, other in enumerate(others[1]):
+            points = []
+            for place in range(len(x_values)):
+                result = found.get(ordered[place * len(others[1]) + column])
+                spread = None if result is None else result.spread(score)
+                cells[place].append("" if spread is None else str(spread))
+                points += [] if spread is None else [(float(place), spread)]
+            if points:
+                label = f"{_last(others[0])} = {_plain(other)}" if others[0] else score
+                lines[label] = _curve(points)
+        yield f"**{'Test BLEU' if score == 'BLEU' else 'Validation perplexity'}**"
+        yield Table(headings if others[0] else [_last(x_key), score], cells)
+        if lines:
+            picture = figures.curves(lines, x=_last(x_key), y=score, labels=[_plain(value) for value in x_values])
+            yield Figure(f"{name}-{score.lower()}", f"{score} by {_last(x_key)}", picture)
+    yield signature_line(found)
+
+
+def _curve(points: list[tuple[float, Spread]]) -> figures.Curve:
+    places, spreads = zip(*points, strict=True)
+    return list(places), [s.mean for s in spreads], [s.deviation or 0.0 for s in spreads]
+
+
+def _last(key: str) -> str:
+    return key.rpartition(".")[2]
+
+
+def _plain(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def by_length(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
+    """BLEU of test sentences in bins of their length, mean over seeds."""
+    found = evidence.rows(section)
+    lines: dict[str, figures.Curve] = {}
+    bins: list[str] = []
+    rows = []
+    for name, result in found.items():
+        tables = [run["evaluation"]["in_bins"] for run in result.runs]
+        bins = [str(bin_["label"]) for bin_ in tables[0]]
+        spreads = [
+            Spread.of(values) if (values := [t[n]["bleu"]["value"] for t in tables if t[n]["bleu"]]) else None
+            for n in range(len(bins))
+        ]
+        rows.append([evidence.label(name), *("" if spread is None else str(spread) for spread in spreads)])
+        points = [(float(n), spread) for n, spread in enumerate(spreads) if spread is not None]
+        if points:
+            lines[evidence.label(name)] = _curve(points)
+    yield Table(["system", *bins], rows)
+    if lines:
+        yield Figure(
+            "by-length", "BLEU by source words", figures.curves(lines, x="source words", y="BLEU", labels=bins)
+        )
+
+
+def training(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
+    """What was logged on the way, one plot a value: valid.perplexity, routing.entropy_3, gradients.encoder."""
+    for value in section.values:
+        kind, _, name = value.partition(".")
+        lines: dict[str, figures.Curve] = {}
+        for row in evidence.rows(section):
+            run = evidence.runs_of(row)[0]
+            records = [r for r in read_metrics(run.folder) if r["kind"] == kind and r.get(name) is not None]
+            if records:
+                lines[evidence.label(row)] = [r["step"] for r in records], [r[name] for r in records], None
+        if lines:
+            yield Figure(value.replace(".", "-"), f"{value} over updates", figures.curves(lines, x="update", y=value))
+
+
+def routing(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
+    """Which capsule takes which word, and how the coefficients sharpen over the iterations."""
+    import tempfile
+    from pathlib import Path
+
+    from capsnmt import verbs
+    from capsnmt.analysis.routing_map import save_picture
+
+    for row in evidence.rows(section):
+        maps = verbs.routing(evidence.runs_of(row)[0].folder, section.sentences)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "routing.png"
+            save_picture(maps, path)
+            yield Figure(f"routing-{row}", f"Routing of {evidence.label(row)}", path.read_bytes())
+        entropies = [found.entropy() for found in maps]
+        means = [statistics.fmean(values) for values in zip(*entropies, strict=True)]
+        told = ", ".join(f"{mean:.2f}" for mean in means)
+        yield f"Mean entropy of a word's coefficients by iteration (1 = even, 0 = one capsule): {told}."
+
+
+SECTIONS: dict[str, Callable[[SectionConfig, Evidence], Iterator[str | Table | Figure]]] = {
+    "table": table,
+    "sweep": sweep,
+    "by_length": by_length,
+    "training": training,
+    "routing": routing,
+}

@@ -1,0 +1,85 @@
+"""reproduce through the command: trains, distils, evaluates, reports; a killed one ends with the same scores."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+TIMED = ("tokens_per_s", "finished")
+
+
+@pytest.fixture
+def suite(write_recipe, tiny_config, tmp_path):
+    """suite(name) → a suite file whose runs lie in a folder of that name."""
+    simple = write_recipe(tmp_path / "simple.yaml", tiny_config("simple"), steps=4)
+    capsnmt = write_recipe(tmp_path / "capsnmt.yaml", tiny_config("capsnmt"), steps=4)
+    rows = {
+        "simple": {"recipe": str(simple), "label": "Simple aggregation", "paper_bleu": 21.0},
+        "student": {"recipe": str(simple), "distilled_from": "simple"},
+        "caps": {"recipe": str(capsnmt), "over": {"model.num_iterations": [1, 2]}},
+    }
+    report = [
+        {"kind": "table", "title": "Systems", "rows": ["simple", "student", "caps"], "against": "simple"},
+        {"kind": "sweep", "title": "Iterations", "rows": ["caps"]},
+        {"kind": "by_length", "title": "By length", "rows": ["simple", "student"], "text": "Short <b>lines</b>."},
+        {"kind": "training", "title": "On the way", "rows": ["caps"], "values": ["valid.perplexity", "routing.used"]},
+        {"kind": "routing", "title": "What capsules take", "rows": ["caps-2"], "sentences": ["eins zwei"]},
+    ]
+
+    def write(name):
+        path = tmp_path / f"{name}.yaml"
+        values = {"title": "A small study", "output": str(tmp_path / name), "rows": rows, "report": report}
+        path.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+        return path
+
+    return write
+
+
+def scores(folder):
+    rows = json.loads((folder / "report" / "results.json").read_text(encoding="utf-8"))
+    return [{key: value for key, value in row.items() if key not in TIMED} for row in rows]
+
+
+@pytest.mark.timeout(900)
+def test_killed_and_started_again_it_reports_the_same_scores(suite, run_here, tmp_path):
+    planned = run_here("reproduce", suite("calm"), "--dry-run")
+    assert [line.partition(":")[0] for line in planned.lines] == ["simple-s1", "caps-1-s1", "caps-2-s1", "student-s1"]
+    assert all(line.endswith("to do") for line in planned.lines)
+    assert not (tmp_path / "calm").exists()
+
+    ended = run_here("reproduce", suite("calm"))
+    assert ended.code == 0, ended.err
+    report = tmp_path / "calm" / "report"
+    text = (report / "report.md").read_text(encoding="utf-8")
+    for said in ("Simple aggregation", "21.0 (theirs)", "(p = ", "Signatures: ", "## Iterations", "capsnmt train"):
+        assert said in text
+    page = (report / "report.html").read_text(encoding="utf-8")
+    assert "Short &lt;b&gt;lines" in page
+    assert page.count("data:image/png;base64") == len(list((report / "figures").iterdir())) >= 6
+    assert (report / "results.csv").read_text(encoding="utf-8").count("\n") == 1 + 4
+    assert (tmp_path / "calm" / "distilled-by-simple-s1" / "manifest.json").exists()
+
+    command = [sys.executable, "-m", "capsnmt", "reproduce", str(suite("rough"))]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    time.sleep(random.uniform(1.0, 20.0))
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert run_here("reproduce", suite("rough")).code == 0
+    assert scores(tmp_path / "rough") == scores(tmp_path / "calm")
+
+
+def test_rows_that_do_not_exist_are_told_before_anything_is_trained(suite, run_here, tmp_path):
+    path = suite("wrong")
+    path.write_text(path.read_text(encoding="utf-8").replace("against: simple", "against: simpel"), encoding="utf-8")
+    ended = run_here("reproduce", path)
+    assert ended.code == 1
+    assert "simpel, which is no row" in ended.err
+    assert not (tmp_path / "wrong").exists()
