@@ -99,6 +99,11 @@ def tiny_variants(system: str) -> dict[str, dict]:
     return {name: {"system": system, **values} for name, values in TINY[system].items()}
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first: a training that begins last keeps one core busy while the others wait for it."""
+    items.sort(key=lambda item: item.get_closest_marker("system") is None)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     wanted = {"system", "variant"} & set(metafunc.fixturenames)
     if not wanted:
