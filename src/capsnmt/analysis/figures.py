@@ -9,9 +9,7 @@ from typing import Any
 Curve = tuple[Sequence[float], Sequence[float], Sequence[float] | None]  # x, y and the deviation of y
 
 
-def curves(
-    lines: Mapping[str, Curve], *, x: str, y: str, labels: Sequence[str] | None = None, title: str = ""
-) -> bytes:
+def curves(lines: Mapping[str, Curve], *, x: str, y: str, labels: Sequence[str] | None = None) -> bytes:
     """Lines over a common axis, with a band of one standard deviation; `labels` name the places 0, 1, … of x."""
     figure, axis = _figure()
     for name, (places, values, deviations) in lines.items():
@@ -23,8 +21,6 @@ def curves(
         axis.set_xticks(range(len(labels)), labels)
     axis.set_xlabel(x)
     axis.set_ylabel(y)
-    if title:
-        axis.set_title(title, loc="left", fontsize=10)
     axis.grid(alpha=0.3)
     if len(lines) > 1:
         axis.legend(fontsize=8, frameon=False)

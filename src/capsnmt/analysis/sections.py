@@ -12,7 +12,7 @@ from typing import Any
 from capsnmt.analysis import figures
 from capsnmt.analysis.results import RowResult, Spread, collect, compare
 from capsnmt.analysis.routing_map import RoutingMap, save_picture
-from capsnmt.analysis.suite import Run, SectionConfig, SuiteConfig, expanded, read_metrics
+from capsnmt.analysis.suite import Run, SectionConfig, SuiteConfig, expanded, read_metrics, sweep_names
 
 Route = Callable[[Path, Sequence[str]], list[RoutingMap]]
 
@@ -61,7 +61,7 @@ class Evidence:
         wanted = set()
         for name in section.rows or self.suite.rows:
             row = self.suite.rows.get(name)
-            wanted |= {name} if row is None or not row.over else {n for n in expanded(self.suite) if _is_of(n, name)}
+            wanted |= {name} if row is None else set(sweep_names(name, row))
         return {name: result for name, result in self.results.items() if name in wanted}
 
     def label(self, row: str) -> str:
@@ -71,10 +71,6 @@ class Evidence:
     def runs_of(self, row: str) -> list[Run]:
         """Its finished runs."""
         return [run for run in self.runs if run.row == row and run.result.exists()]
-
-
-def _is_of(name: str, swept: str) -> bool:
-    return name.startswith(f"{swept}-")
 
 
 def table(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
@@ -141,8 +137,7 @@ def sweep(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | 
     keys = list(evidence.suite.rows[name].over.items())
     (x_key, x_values), others = keys[0], (keys[1] if len(keys) > 1 else ("", [None]))
     found = evidence.rows(section)
-    names = iter(expanded(evidence.suite))
-    ordered = [row for row in names if _is_of(row, name)]
+    ordered = sweep_names(name, evidence.suite.rows[name])
     headings = [f"{_last(x_key)}", *(f"{_last(others[0])} = {_plain(value)}" for value in others[1])]
     for score in ("BLEU", "perplexity"):
         lines: dict[str, figures.Curve] = {}

@@ -147,10 +147,15 @@ def expanded(suite: SuiteConfig) -> dict[str, RowConfig]:
     """The rows with every sweep written out: `grid` over T and M becomes grid-1-2, grid-1-4 and so on."""
     rows = {}
     for name, row in suite.rows.items():
-        for values in itertools.product(*row.over.values()):
+        for swept, values in zip(sweep_names(name, row), itertools.product(*row.over.values()), strict=True):
             changes = dict(zip(row.over, values, strict=True))
-            rows["-".join([name, *map(_short, values)])] = row.model_copy(update={"set": {**row.set, **changes}})
+            rows[swept] = row.model_copy(update={"set": {**row.set, **changes}})
     return rows
+
+
+def sweep_names(name: str, row: RowConfig) -> list[str]:
+    """What a row becomes, the last key's values changing fastest; a row without a sweep is itself."""
+    return ["-".join([name, *map(_short, values)]) for values in itertools.product(*row.over.values())]
 
 
 def _short(value: Any) -> str:

@@ -105,7 +105,7 @@ class OnnxEngine:
         options = ort.SessionOptions()
         options.intra_op_num_threads = self.threads
         # Each graph has threads of its own. Waiting ones would spin on after its run, on the cores of the next graph:
-        # on two cores that doubled the time of a translation.
+        # on two cores a greedy translation took twice as long.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         options.log_severity_level = 4  # its errors reach us as exceptions
         try:

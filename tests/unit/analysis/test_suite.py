@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from capsnmt.analysis.results import Spread, collect, compare, markdown_table
-from capsnmt.analysis.suite import read_suite, run_suite, runs_of
+from capsnmt.analysis.sections import Evidence
+from capsnmt.analysis.suite import SectionConfig, read_suite, run_suite, runs_of
 from capsnmt.errors import CapsNMTError
 
 RECIPE = "recipes/demo/capsnmt.yaml"
@@ -40,6 +41,16 @@ def test_a_row_changes_the_suite_and_the_suite_changes_the_recipe(tmp_path):
     assert (plain.training.steps, wide.training.steps) == (10, 20)
     assert (wide.model["width"], wide.training.seed) == (64, 7)
     assert plain.output != wide.output
+
+
+def test_a_sweep_is_its_own_rows_and_not_those_of_a_like_name(tmp_path):
+    rows = {"caps": {"recipe": RECIPE, "over": {"model.num_iterations": [1, 2]}}, "caps-wide": {"recipe": RECIPE}}
+    suite = suite_of(tmp_path, rows=rows, seeds=[1])
+    section = SectionConfig(kind="table", title="", rows=["caps"])
+    runs = runs_of(suite)
+    write_results(runs, tmp_path, {run.name: 20.0 for run in runs})
+    found = Evidence(suite, runs, None, lambda *_: []).rows(section)
+    assert list(found) == ["caps-1", "caps-2"]
 
 
 def test_an_unknown_key_is_an_error_before_anything_runs(tmp_path):
