@@ -101,24 +101,3 @@ def compare(a: str, b: str, runs: Sequence[Run], *, data: str | None = None, num
 def _bleu(result: Path) -> float:
     scores = json.loads(result.read_text(encoding="utf-8"))["evaluation"]["scores"]
     return float(next(score["value"] for score in scores if score["name"] == "BLEU"))
-
-
-def markdown_table(results: dict[str, RowResult]) -> str:
-    """Rows with validation perplexity, BLEU, chrF and what they cost."""
-    lines = [
-        "| row | seeds | parameters | valid perplexity | BLEU | chrF2 | tokens/s |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name, row in results.items():
-        speed = statistics.median(run["tokens_per_s"] or 0.0 for run in row.runs)
-        cells = [
-            name,
-            str(len(row.runs)),
-            f"{row.runs[0]['parameters'] / 1e6:.2f}M",
-            str(row.spread("perplexity")),
-            str(row.spread("BLEU")),
-            str(row.spread("chrF2")),
-            f"{speed:,.0f}",
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
