@@ -91,6 +91,36 @@ TINY = {
             "tie_embeddings": "target",
         },
     },
+    "encdec": {
+        "reverse": {"width": 16, "num_layers": 2},
+        "forward": {"width": 12, "num_layers": 1, "reverse_source": False, "dropout": 0.0, "tie_embeddings": "all"},
+    },
+    "deep_encdec": {
+        "odd": {"width": 12, "embedding_width": 12, "encoder_layers": 3, "decoder_layers": 2},
+        "even": {
+            "width": 12,
+            "embedding_width": 12,
+            "encoder_layers": 2,
+            "decoder_layers": 1,
+            "dropout": 0.0,
+            "tie_embeddings": "all",
+        },
+    },
+    "rnnsearch": {
+        "paper": {"width": 12, "embedding_width": 10, "attention_width": 14, "maxout_width": 10},
+        "tied": {
+            "width": 8,
+            "embedding_width": 10,
+            "attention_width": 6,
+            "maxout_width": 10,
+            "dropout": 0.1,
+            "tie_embeddings": "all",
+        },
+    },
+    "gnmt": {
+        "paper": {"width": 12, "encoder_layers": 4, "decoder_layers": 4},
+        "shallow": {"width": 16, "encoder_layers": 2, "decoder_layers": 1, "tie_embeddings": "target"},
+    },
 }
 
 

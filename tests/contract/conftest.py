@@ -12,8 +12,26 @@ VOCABULARY = 40
 LENGTHS = ((7, 4), (1, 6), (5, 2), (7, 1))  # (source, target) of each row
 
 # "constant": the same for any number of tokens; "grows": with every token.
-MEMORY = {"capsnmt": "constant", "simple": "constant", "pooling": "constant", "transformer": "grows"}
-STATE = {"capsnmt": "constant", "simple": "constant", "pooling": "constant", "transformer": "grows"}
+MEMORY = {
+    "capsnmt": "constant",
+    "simple": "constant",
+    "pooling": "constant",
+    "transformer": "grows",
+    "encdec": "constant",
+    "deep_encdec": "constant",
+    "rnnsearch": "grows",
+    "gnmt": "grows",
+}
+STATE = {
+    "capsnmt": "constant",
+    "simple": "constant",
+    "pooling": "constant",
+    "transformer": "grows",
+    "encdec": "constant",
+    "deep_encdec": "constant",
+    "rnnsearch": "constant",
+    "gnmt": "constant",
+}
 
 
 @pytest.fixture
