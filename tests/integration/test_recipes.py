@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ from capsnmt.models import MODELS, build_model, parse_model_config
 ROOT = Path(__file__).parents[2] / "recipes"
 RECIPES = sorted(ROOT.glob("**/*.yaml"))
 WMT14 = [path for path in RECIPES if path.parent.name.startswith("wmt14")]
+# The systems that the paper trained itself, or trained like Vaswani et al.; all others have papers of their own.
+TRAINED_AS_IN_THE_PAPER = {"capsnmt", "simple", "transformer"}
+PAPERS_OWN = [path for path in WMT14 if path.stem.split("-")[0] in TRAINED_AS_IN_THE_PAPER]
 
 
 def name(path):
@@ -32,9 +36,14 @@ def linear(inputs, outputs):
     return inputs * outputs + outputs
 
 
-def embeddings(config, V):
-    tables = {"all": 1, "target": 2, "none": 3}[config.tie_embeddings]  # with a vocabulary of V words on each side
-    return tables * V * config.width
+def embeddings(config, V, m=None, output=None):
+    """Words m wide on both sides and a softmax without bias; V words a side, or (source, target) of them."""
+    source, target = V if isinstance(V, tuple) else (V, V)
+    m = config.width if m is None else m
+    softmax = target * (m if output is None else output)
+    return {"all": target * m, "target": (source + target) * m, "none": (source + target) * m + softmax}[
+        config.tie_embeddings
+    ]
 
 
 def recurrent_frame(config, V, M):
@@ -87,12 +96,58 @@ def transformer(config, V):
     return embeddings(config, V) + encoder + decoder + last_norms
 
 
-COUNTS = {"capsnmt": capsnmt, "simple": simple, "pooling": pooling, "transformer": transformer}
+def encdec(config, V):
+    """Sutskever et al. 2014, section 2 and 3.4: four gates of [x, h] a layer; the encoder's have one bias each."""
+    d = config.width
+    encoder, decoder = 4 * (d * (d + d) + d), lstm(d, d)
+    return embeddings(config, V) + config.num_layers * (encoder + decoder)
+
+
+def deep_encdec(config, V):
+    """Zhou et al. 2016, section 3: f has 4d values, Half(f) 2d, and the context c 2 (d + 4d)."""
+    d, m = config.width, config.embedding_width
+    f = 4 * d
+    column = lstm(m, d) + (config.encoder_layers - 1) * lstm(f // 2 + d, d)
+    decoder = lstm(2 * (d + f) + m, d) + (config.decoder_layers - 1) * lstm(f // 2 + d, d)
+    return embeddings(config, V, m, d) + 2 * column + decoder
+
+
+def rnnsearch(config, V):
+    """Bahdanau et al. 2015, appendix A.2; the matrices of the decoder and the output in the order of the text."""
+    n, m, align, l = config.width, config.embedding_width, config.attention_width, config.maxout_width  # noqa: E741
+    encoder = 2 * 3 * (n * m + n * n + 2 * n)  # W, U and torch's two biases, of three gates, twice
+    W_s = linear(n, n)
+    decoder = 3 * (n * m + n * n + n * 2 * n) + 3 * n  # W, U, C of three gates, and a bias
+    alignment = align + align * n + align * 2 * n  # v_a, W_a, U_a
+    maxout = 2 * l * (n + m + 2 * n)  # U_o, V_o, C_o
+    return embeddings(config, V, m, l) + encoder + W_s + decoder + alignment + maxout
+
+
+def gnmt(config, V):
+    """Wu et al. 2016, section 3: one bidirectional layer, the context in front of every decoder layer."""
+    d = config.width
+    encoder = 2 * lstm(d, d) + lstm(2 * d, d) + (config.encoder_layers - 2) * lstm(d, d)
+    decoder = config.decoder_layers * lstm(2 * d, d)
+    attention = d + 2 * d * d  # one hidden layer
+    return embeddings(config, V) + encoder + decoder + attention
+
+
+COUNTS = {
+    "capsnmt": capsnmt,
+    "simple": simple,
+    "pooling": pooling,
+    "transformer": transformer,
+    "encdec": encdec,
+    "deep_encdec": deep_encdec,
+    "rnnsearch": rnnsearch,
+    "gnmt": gnmt,
+}
 
 
 def count_parameters(values, V):
+    source, target = V if isinstance(V, tuple) else (V, V)
     with torch.device("meta"):
-        model = build_model(values, source_size=V, target_size=V)
+        model = build_model(values, source_size=source, target_size=target)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -113,6 +168,22 @@ def test_the_formula_gives_the_published_transformer():
     assert transformer(big, 37_000) / 213e6 == pytest.approx(1.0, abs=0.04)
 
 
+def test_the_formulas_give_the_published_recurrent_systems():
+    """Sutskever et al., section 3.4: 384M parameters, 64M of them in the LSTMs; GNMT: 278M (Shazeer et al. 2017)."""
+    config = MODELS["encdec"].config(dropout=0.0)
+    assert encdec(config, (160_000, 80_000)) / 384e6 == pytest.approx(1.0, abs=0.001)
+    assert encdec(config, (0, 0)) / 64e6 == pytest.approx(1.0, abs=0.002)
+    assert gnmt(MODELS["gnmt"].config(), 32_000) / 278e6 == pytest.approx(1.0, abs=0.02)
+
+
+def test_the_context_of_deep_encdec_has_the_published_size():
+    """Zhou et al., section 4.2: c_t has 5120 dimensions."""
+    config = MODELS["deep_encdec"].config()
+    with torch.device("meta"):
+        model = build_model({"system": "deep_encdec"}, source_size=40, target_size=40)
+    assert model.decoder[0].lstm.input_size - config.embedding_width == 5120
+
+
 # ---------------------------------------------------------------- the recipes
 
 
@@ -127,7 +198,7 @@ def test_there_are_recipes():
 def test_a_recipe_loads_and_has_its_parameter_count(path):
     recipe = load_recipe(path)
     config = parse_model_config(recipe.model)
-    V = recipe.text.subwords.vocabulary
+    V = recipe.text.subwords.vocabulary  # a number, or (source, target)
     assert recipe.text.subwords.joint or recipe.model["tie_embeddings"] != "all"
     assert count_parameters(recipe.model, V) == COUNTS[config.system](config, V)
 
@@ -158,18 +229,19 @@ def test_folders_follow_the_recipes_name(path):
     recipe = load_recipe(path)
     corpus = path.parent.name
     assert recipe.output == f"runs/{corpus}/{path.stem}"
-    assert recipe.data.store == f"runs/{corpus}/store"  # shared, so that systems share their vocabulary
+    # Shared, so that systems share their vocabulary; other words or pieces have a store of their own.
+    assert re.fullmatch(rf"runs/{corpus}/store(-(words|bpe)(-\d+k)+)?", recipe.data.store)
     assert path.stem.split("-")[0] == recipe.model["system"]
     pair = f"{recipe.languages.source}-{recipe.languages.target}"
     assert corpus == "demo" or corpus.endswith(pair)
 
 
-def test_recipes_of_a_corpus_share_their_data_and_text():
+def test_recipes_of_a_store_share_their_data_and_text():
     """Otherwise the second to run would find a store of other settings."""
     shared: dict[str, RunConfig] = {}
     for path in RECIPES:
         recipe = load_recipe(path)
-        first = shared.setdefault(path.parent.name, recipe)
+        first = shared.setdefault(recipe.data.store, recipe)
         assert recipe.data == first.data, name(path)
         assert recipe.text == first.text, name(path)
 
@@ -177,7 +249,7 @@ def test_recipes_of_a_corpus_share_their_data_and_text():
 # ---------------------------------------------------------------- the paper's values (section 4)
 
 
-@pytest.mark.parametrize("path", WMT14, ids=name)
+@pytest.mark.parametrize("path", PAPERS_OWN, ids=name)
 def test_wmt14_recipes_train_as_the_paper_says(path):
     recipe = load_recipe(path)
     training, decoding, model = recipe.training, recipe.decoding, recipe.model
@@ -198,13 +270,16 @@ def test_wmt14_recipes_train_as_the_paper_says(path):
     assert (training.schedule, training.warmup_steps) == ("inverse_sqrt", 4000)
     assert training.learning_rate == pytest.approx(model["width"] ** -0.5 * 4000**-0.5, rel=1e-3)
     assert model["width"] == (1024 if path.stem.endswith("big") else 512)
-    # newstest2012 + 2013 to validate, newstest2014 to test
-    assert "2012" in recipe.data.valid.source
-    assert "2013" in recipe.data.valid.source
+
+
+@pytest.mark.parametrize("path", WMT14, ids=name)
+def test_wmt14_recipes_validate_and_test_as_the_paper_says(path):
+    recipe = load_recipe(path)
+    assert "newstest2012+2013" in recipe.data.valid.source
     assert "newstest2014" in recipe.data.test.source
 
 
-@pytest.mark.parametrize("path", [path for path in WMT14 if not path.stem.startswith("transformer")], ids=name)
+@pytest.mark.parametrize("path", [path for path in PAPERS_OWN if not path.stem.startswith("transformer")], ids=name)
 def test_wmt14_recipes_of_the_papers_own_systems(path):
     recipe = load_recipe(path)
     config = parse_model_config(recipe.model)
@@ -232,7 +307,80 @@ def test_wmt14_recipes_of_the_transformer(path):
     assert config.dropout == (0.3 if big and recipe.languages.target == "de" else 0.1)
 
 
+# ---------------------------------------------------------------- the values of the other papers
+
+OTHER_PAPERS = {
+    "encdec-luong": {
+        "model": {"width": 1000, "num_layers": 4, "reverse_source": True, "dropout": 0.2, "tie_embeddings": "none"},
+        "subwords": {"type": "word", "vocabulary": 50_000, "joint": False},
+        "max_words": 50,
+    },
+    "encdec-sutskever": {
+        "model": {"width": 1000, "num_layers": 4, "reverse_source": True, "dropout": 0.0, "tie_embeddings": "none"},
+        "subwords": {"type": "word", "vocabulary": (160_000, 80_000), "joint": False},
+        "max_words": None,
+    },
+    "deep_encdec": {
+        "model": {"width": 512, "embedding_width": 256, "encoder_layers": 9, "decoder_layers": 7, "dropout": 0.1},
+        "subwords": {"type": "word", "joint": False},
+        "max_words": None,
+    },
+    "rnnsearch": {
+        "model": {"width": 1000, "embedding_width": 620, "attention_width": 1000, "maxout_width": 500, "dropout": 0.0},
+        "subwords": {"type": "word", "vocabulary": 30_000, "joint": False},
+        "max_words": 50,
+    },
+    "gnmt": {
+        "model": {"width": 1024, "encoder_layers": 8, "decoder_layers": 8, "tie_embeddings": "none"},
+        "subwords": {"vocabulary": 32_000, "joint": True},
+        "max_words": None,
+    },
+}
+
+
+@pytest.mark.parametrize("path", [path for path in WMT14 if path.stem in OTHER_PAPERS], ids=name)
+def test_wmt14_recipes_of_other_papers(path):
+    recipe, expected = load_recipe(path), OTHER_PAPERS[path.stem]
+    config, subwords = parse_model_config(recipe.model), recipe.text.subwords
+    assert {key: getattr(config, key) for key in expected["model"]} == expected["model"]
+    assert {key: getattr(subwords, key) for key in expected["subwords"]} == expected["subwords"]
+    assert recipe.data.filters.max_words == expected["max_words"]
+    # Words are tokens, so they need a tokenised corpus, whole numbers and no pieces of bytes.
+    words = subwords.type == "word"
+    assert (".tok." in recipe.data.train.source) == words
+    assert words != subwords.split_digits
+    assert words != subwords.byte_fallback
+    assert recipe.training.label_smoothing == 0.0  # of none of these papers
+
+
+def test_dropout_of_gnmt():
+    for target, dropout in (("de", 0.3), ("fr", 0.2)):
+        assert load_recipe(ROOT / f"wmt14-en-{target}" / "gnmt.yaml").model["dropout"] == dropout
+
+
+@pytest.mark.parametrize(
+    ("stem", "depth"),
+    [
+        ("encdec", {"num_layers": 4}),
+        ("deep_encdec", {"encoder_layers": 9, "decoder_layers": 7}),
+        ("gnmt", {"encoder_layers": 8, "decoder_layers": 8}),
+        ("rnnsearch", {}),
+    ],
+)
+def test_small_recipes_keep_the_published_depth(stem, depth):
+    model = load_recipe(ROOT / "multi30k-en-de" / f"{stem}.yaml").model
+    assert model["width"] == 256
+    assert {key: model[key] for key in depth} == depth
+
+
 def test_the_papers_rows_are_there():
     rows = {f"{system}-{size}" for system in ("capsnmt", "simple", "transformer") for size in ("base", "big")}
     for corpus in ("wmt14-en-de", "wmt14-en-fr"):
+        assert {path.stem for path in WMT14 if path.parent.name == corpus} >= rows
+    # Rows of other papers, on the corpora for which Table 1 has their numbers.
+    others = {
+        "wmt14-en-de": {"encdec-luong", "deep_encdec", "gnmt"},
+        "wmt14-en-fr": {"encdec-sutskever", "deep_encdec", "gnmt"},
+    }
+    for corpus, rows in others.items():
         assert {path.stem for path in WMT14 if path.parent.name == corpus} >= rows
