@@ -30,7 +30,7 @@ TINY = {
         "dropout": 0.0,
     },
     "encdec": {"width": 64, "num_layers": 2, "dropout": 0.0},
-    "deep_encdec": {"width": 64, "embedding_width": 64, "encoder_layers": 3, "decoder_layers": 2, "dropout": 0.0},
+    "deep_encdec": {"width": 64, "embedding_width": 64, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0},
     "rnnsearch": {"width": 64, "embedding_width": 64, "attention_width": 64, "maxout_width": 64},
     "gnmt": {"width": 64, "encoder_layers": 3, "decoder_layers": 3, "dropout": 0.0},
 }
