@@ -121,6 +121,49 @@ TINY = {
         "paper": {"width": 12, "encoder_layers": 4, "decoder_layers": 4},
         "shallow": {"width": 16, "encoder_layers": 2, "decoder_layers": 1, "tie_embeddings": "target"},
     },
+    "bytenet": {
+        "paper": {"width": 16, "dilations": [1, 2], "encoder_sets": 1, "decoder_sets": 2},
+        "even": {  # a kernel of even width, a ratio that needs rounding, a constant b
+            "width": 12,
+            "dilations": [1, 3],
+            "encoder_sets": 2,
+            "decoder_sets": 1,
+            "kernel": 4,
+            "unfold_ratio": 1.4,
+            "tie_embeddings": "all",
+        },
+    },
+    "convs2s": {
+        "paper": {
+            "embedding_width": 12,
+            "encoder_layers": [[2, 16, 3], [1, 20, 3], [1, 24, 1]],
+            "decoder_layers": [[2, 16, 3], [1, 20, 3], [1, 24, 1]],
+        },
+        "short": {  # kernels of even width, fewer positions than tokens
+            "embedding_width": 16,
+            "encoder_layers": [[2, 16, 2]],
+            "decoder_layers": [[2, 16, 4]],
+            "max_positions": 4,
+            "tie_embeddings": "all",
+        },
+    },
+    "rnmt": {
+        "paper": {"width": 12, "encoder_layers": 3, "decoder_layers": 3, "num_heads": 4},
+        "tied": {"width": 12, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 2, "tie_embeddings": "all"},
+    },
+    "hybrid": {
+        "states": {"width": 16, "encoder_layers": 1, "decoder_layers": 3, "num_capsules": 3},
+        "capsules": {
+            "width": 16,
+            "encoder_layers": 1,
+            "decoder_layers": 1,
+            "num_capsules": 4,
+            "num_iterations": 2,
+            "attend": "capsules",
+            "num_heads": 2,
+            "tie_embeddings": "none",
+        },
+    },
 }
 
 

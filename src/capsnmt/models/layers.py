@@ -265,3 +265,13 @@ def last_of(x: Tensor, mask: Tensor) -> Tensor:
 def feed_forward(width: int, inner_width: int, output_width: int) -> nn.Sequential:
     """Two linear transformations with a ReLU between them, applied to each position separately."""
     return nn.Sequential(nn.Linear(width, inner_width), nn.ReLU(), nn.Linear(inner_width, output_width))
+
+
+def neighbours(x: Tensor, kernel: int, dilation: int = 1) -> Tensor:
+    """What a convolution without padding reads: (batch, (kernel-1)·dilation + len, dim) → (batch, len, kernel·dim).
+
+    A linear layer on it is that convolution. One matrix product then serves a whole sequence and a single step of
+    decoding alike, and is what int8 engines are fast at.
+    """
+    length = x.size(1) - (kernel - 1) * dilation
+    return torch.cat([x[:, tap * dilation : tap * dilation + length] for tap in range(kernel)], dim=-1)
