@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from counts import COUNTS, encdec, gnmt, rnmt, transformer
 
 from capsnmt.config import RunConfig, load_recipe
 from capsnmt.models import MODELS, build_model, parse_model_config
@@ -16,132 +17,12 @@ ROOT = Path(__file__).parents[2] / "recipes"
 RECIPES = sorted(ROOT.glob("**/*.yaml"))
 WMT14 = [path for path in RECIPES if path.parent.name.startswith("wmt14")]
 # The systems that the paper trained itself, or trained like Vaswani et al.; all others have papers of their own.
-TRAINED_AS_IN_THE_PAPER = {"capsnmt", "simple", "transformer"}
+TRAINED_AS_IN_THE_PAPER = {"capsnmt", "simple", "transformer", "hybrid"}
 PAPERS_OWN = [path for path in WMT14 if path.stem.split("-")[0] in TRAINED_AS_IN_THE_PAPER]
 
 
 def name(path):
     return str(path.relative_to(ROOT))
-
-
-# ---------------------------------------------------------------- counted by hand
-
-
-def lstm(x, h):
-    """Four gates, each with weights for the input and the state, and torch's two bias vectors."""
-    return 4 * (h * (x + h) + 2 * h)
-
-
-def linear(inputs, outputs):
-    return inputs * outputs + outputs
-
-
-def embeddings(config, V, m=None, output=None):
-    """Words m wide on both sides and a softmax without bias; V words a side, or (source, target) of them."""
-    source, target = V if isinstance(V, tuple) else (V, V)
-    m = config.width if m is None else m
-    softmax = target * (m if output is None else output)
-    return {"all": target * m, "target": (source + target) * m, "none": (source + target) * m + softmax}[
-        config.tie_embeddings
-    ]
-
-
-def recurrent_frame(config, V, M):
-    """What CapsNMT and simple aggregation share: Eq. 1, W_c of Eq. 5 for M vectors, Eq. 5 and Eq. 6."""
-    d = config.width
-    layer_norm = 2 * d
-    attention = 0 if config.attention == "none" else 4 * linear(d, d) + layer_norm
-    encoder = config.encoder_layers * (2 * lstm(d, d // 2) + layer_norm)
-    W_c = M * d * d
-    decoder = config.decoder_layers * (lstm(d, d) + layer_norm)
-    return embeddings(config, V) + encoder + W_c + decoder + attention
-
-
-def capsnmt(config, V):
-    d = config.width
-    total = recurrent_frame(config, V, config.num_capsules[-1])
-    for M in config.num_capsules:
-        thetas = 1 if config.share_iteration_weights else config.num_iterations
-        one_theta = {"per_parent": M * d * d, "shared": d * d, "low_rank": 2 * M * d * config.rank}
-        total += thetas * one_theta[config.transform]  # W_j^t of Eq. 8
-        total += linear(d, M) if config.position_prior else 0
-        scores = config.separable_scoring and config.num_iterations > 1  # one iteration never scores
-        total += 2 * linear(d, d) if scores else 0  # g of Eq. 14
-        total += 2 * d if config.capsule_norm else 0
-    if config.start_state == "capsules":
-        total += 2 * linear(d, config.decoder_layers * d)
-    return total
-
-
-def simple(config, V):
-    d, inner = config.width, config.projection_width
-    total = recurrent_frame(config, V, 4)  # [max, avg, first, last] has no parameters
-    total += 0 if inner is None else linear(d, inner) + linear(inner, d)
-    return total + (2 * d if config.vector_norm else 0)
-
-
-def pooling(config, V):
-    d, M = config.width, config.num_queries
-    return recurrent_frame(config, V, M) + M * d * d + linear(d, d) + M * d + 2 * d  # W, keys, queries, layer norm
-
-
-def transformer(config, V):
-    """Vaswani et al. 2017, section 3."""
-    d, inner = config.width, config.inner_width
-    attention, layer_norm = 4 * linear(d, d), 2 * d
-    feed_forward = linear(d, inner) + linear(inner, d)
-    encoder = config.encoder_layers * (attention + feed_forward + 2 * layer_norm)
-    decoder = config.decoder_layers * (2 * attention + feed_forward + 3 * layer_norm)
-    last_norms = 2 * layer_norm if config.norm == "pre" else 0
-    return embeddings(config, V) + encoder + decoder + last_norms
-
-
-def encdec(config, V):
-    """Sutskever et al. 2014, section 2 and 3.4: four gates of [x, h] a layer; the encoder's have one bias each."""
-    d = config.width
-    encoder, decoder = 4 * (d * (d + d) + d), lstm(d, d)
-    return embeddings(config, V) + config.num_layers * (encoder + decoder)
-
-
-def deep_encdec(config, V):
-    """Zhou et al. 2016, section 3: f has 4d values, Half(f) 2d, and the context c 2 (d + 4d)."""
-    d, m = config.width, config.embedding_width
-    f = 4 * d
-    column = lstm(m, d) + (config.encoder_layers - 1) * lstm(f // 2 + d, d)
-    decoder = lstm(2 * (d + f) + m, d) + (config.decoder_layers - 1) * lstm(f // 2 + d, d)
-    return embeddings(config, V, m, d) + 2 * column + decoder
-
-
-def rnnsearch(config, V):
-    """Bahdanau et al. 2015, appendix A.2; the matrices of the decoder and the output in the order of the text."""
-    n, m, align, l = config.width, config.embedding_width, config.attention_width, config.maxout_width  # noqa: E741
-    encoder = 2 * 3 * (n * m + n * n + 2 * n)  # W, U and torch's two biases, of three gates, twice
-    W_s = linear(n, n)
-    decoder = 3 * (n * m + n * n + n * 2 * n) + 3 * n  # W, U, C of three gates, and a bias
-    alignment = align + align * n + align * 2 * n  # v_a, W_a, U_a
-    maxout = 2 * l * (n + m + 2 * n)  # U_o, V_o, C_o
-    return embeddings(config, V, m, l) + encoder + W_s + decoder + alignment + maxout
-
-
-def gnmt(config, V):
-    """Wu et al. 2016, section 3: one bidirectional layer, the context in front of every decoder layer."""
-    d = config.width
-    encoder = 2 * lstm(d, d) + lstm(2 * d, d) + (config.encoder_layers - 2) * lstm(d, d)
-    decoder = config.decoder_layers * lstm(2 * d, d)
-    attention = d + 2 * d * d  # one hidden layer
-    return embeddings(config, V) + encoder + decoder + attention
-
-
-COUNTS = {
-    "capsnmt": capsnmt,
-    "simple": simple,
-    "pooling": pooling,
-    "transformer": transformer,
-    "encdec": encdec,
-    "deep_encdec": deep_encdec,
-    "rnnsearch": rnnsearch,
-    "gnmt": gnmt,
-}
 
 
 def count_parameters(values, V):
@@ -174,6 +55,11 @@ def test_the_formulas_give_the_published_recurrent_systems():
     assert encdec(config, (160_000, 80_000)) / 384e6 == pytest.approx(1.0, abs=0.001)
     assert encdec(config, (0, 0)) / 64e6 == pytest.approx(1.0, abs=0.002)
     assert gnmt(MODELS["gnmt"].config(), 32_000) / 278e6 == pytest.approx(1.0, abs=0.02)
+
+
+def test_the_formulas_give_the_published_rnmt():
+    """378.9M with 32K pieces (Chen et al., the table of sizes and speeds)."""
+    assert rnmt(MODELS["rnmt"].config(), 32_000) / 378.9e6 == pytest.approx(1.0, abs=0.002)
 
 
 def test_the_context_of_deep_encdec_has_the_published_size():
@@ -230,7 +116,7 @@ def test_folders_follow_the_recipes_name(path):
     corpus = path.parent.name
     assert recipe.output == f"runs/{corpus}/{path.stem}"
     # Shared, so that systems share their vocabulary; other words or pieces have a store of their own.
-    assert re.fullmatch(rf"runs/{corpus}/store(-(words|bpe)(-\d+k)+)?", recipe.data.store)
+    assert re.fullmatch(rf"runs/{corpus}/store(-chars|-(words|bpe)(-\d+k)+)?", recipe.data.store)
     assert path.stem.split("-")[0] == recipe.model["system"]
     pair = f"{recipe.languages.source}-{recipe.languages.target}"
     assert corpus == "demo" or corpus.endswith(pair)
@@ -335,6 +221,17 @@ OTHER_PAPERS = {
         "subwords": {"vocabulary": 32_000, "joint": True},
         "max_words": None,
     },
+    "bytenet": {
+        "model": {"width": 800, "dilations": (1, 2, 4, 8, 16), "encoder_sets": 6, "decoder_sets": 6, "kernel": 3},
+        "subwords": {"type": "char", "vocabulary": (296 + 20, 323 + 20), "joint": False},
+        "max_words": None,
+    },
+    "rnmt": {
+        "model": {"width": 1024, "encoder_layers": 6, "decoder_layers": 8, "num_heads": 4, "tie_embeddings": "none"},
+        "subwords": {"vocabulary": 32_000, "joint": True},
+        "max_words": None,
+        "label_smoothing": 0.1,
+    },
 }
 
 
@@ -349,8 +246,8 @@ def test_wmt14_recipes_of_other_papers(path):
     words = subwords.type == "word"
     assert (".tok." in recipe.data.train.source) == words
     assert words != subwords.split_digits
-    assert words != subwords.byte_fallback
-    assert recipe.training.label_smoothing == 0.0  # of none of these papers
+    assert subwords.byte_fallback == (subwords.type == "bpe")
+    assert recipe.training.label_smoothing == expected.get("label_smoothing", 0.0)
 
 
 def test_dropout_of_gnmt():
@@ -358,9 +255,39 @@ def test_dropout_of_gnmt():
         assert load_recipe(ROOT / f"wmt14-en-{target}" / "gnmt.yaml").model["dropout"] == dropout
 
 
+def test_bytenet_is_unfolded_as_far_as_its_output_may_reach():
+    """|t̂| = a|S| + b bounds both; a = 1.20 and b = 0 in the paper."""
+    for path in RECIPES:
+        if path.stem == "bytenet":
+            recipe = load_recipe(path)
+            assert recipe.model["unfold_ratio"] == recipe.decoding.max_length_ratio
+            assert recipe.decoding.max_length_extra == recipe.model["unfold_extra"] + 1  # </s>
+    recipe = load_recipe(ROOT / "wmt14-en-de" / "bytenet.yaml")
+    assert (recipe.model["unfold_ratio"], recipe.model["unfold_extra"]) == (1.2, 0)
+    assert (recipe.decoding.beam, recipe.decoding.length_penalty) == (12, 0.0)
+
+
+@pytest.mark.parametrize("target", ["de", "fr"])
+def test_wmt14_recipes_of_convs2s(target):
+    """Gehring et al., section 5.1: 15 layers; 40,000 BPE types, beam 5."""
+    recipe = load_recipe(ROOT / f"wmt14-en-{target}" / "convs2s.yaml")
+    config = parse_model_config(recipe.model)
+    widths = {"de": [512] * 10 + [768] * 3 + [2048] * 2, "fr": [512] * 6 + [768] * 4 + [1024] * 3 + [2048, 4096]}
+    for layers in (config.encoder_layers, config.decoder_layers):
+        assert [d for number, d, _ in layers for _ in range(number)] == widths[target]
+        assert [k for number, _, k in layers for _ in range(number)] == [3] * 13 + [1] * 2
+    assert config.embedding_width == 512
+    assert (recipe.text.subwords.type, recipe.text.subwords.vocabulary) == ("bpe", 40_000)
+    assert (recipe.decoding.beam, recipe.training.clip_norm, recipe.training.label_smoothing) == (5, 0.1, 0.0)
+    assert recipe.data.filters.max_words == {"de": None, "fr": 175}[target]
+
+
 @pytest.mark.parametrize(
     ("stem", "depth"),
     [
+        ("rnmt", {"encoder_layers": 6, "decoder_layers": 8}),
+        ("bytenet", {"dilations": [1, 2, 4, 8, 16], "encoder_sets": 2}),  # a third of it: a cut that its comment states
+        ("hybrid", {"decoder_layers": 3}),
         ("encdec", {"num_layers": 4}),
         ("deep_encdec", {"encoder_layers": 9, "decoder_layers": 7}),
         ("gnmt", {"encoder_layers": 8, "decoder_layers": 8}),
@@ -374,13 +301,13 @@ def test_small_recipes_keep_the_published_depth(stem, depth):
 
 
 def test_the_papers_rows_are_there():
-    rows = {f"{system}-{size}" for system in ("capsnmt", "simple", "transformer") for size in ("base", "big")}
+    rows = {f"{system}-{size}" for system in TRAINED_AS_IN_THE_PAPER for size in ("base", "big")}
     for corpus in ("wmt14-en-de", "wmt14-en-fr"):
         assert {path.stem for path in WMT14 if path.parent.name == corpus} >= rows
     # Rows of other papers, on the corpora for which Table 1 has their numbers.
     others = {
-        "wmt14-en-de": {"encdec-luong", "deep_encdec", "gnmt"},
-        "wmt14-en-fr": {"encdec-sutskever", "deep_encdec", "gnmt"},
+        "wmt14-en-de": {"encdec-luong", "deep_encdec", "gnmt", "convs2s", "bytenet"},
+        "wmt14-en-fr": {"encdec-sutskever", "deep_encdec", "gnmt", "convs2s"},
     }
     for corpus, rows in others.items():
         assert {path.stem for path in WMT14 if path.parent.name == corpus} >= rows
