@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -168,6 +169,8 @@ def evaluate(
     reference: Annotated[Path, typer.Option("--reference", "-r", help="Its reference translation.")],
     model: Annotated[Path | None, typer.Argument(help="A model folder.", show_default=False)] = None,
     hypotheses: Annotated[Path | None, typer.Option(help="Score this file instead of translating.")] = None,
+    name: Annotated[str | None, typer.Option(help="The system's name in the report, e.g. 'Buck et al. 2014'.")] = None,
+    origin: Annotated[str | None, typer.Option(help="Where --hypotheses come from: a citation, an address.")] = None,
     languages: Annotated[str | None, typer.Option(help="Such as en-de; a model folder knows its own.")] = None,
     beam: Annotated[int | None, typer.Option(min=1, help="Beam size; default: the model's.")] = None,
     bootstrap: Annotated[int, typer.Option(min=0, help="Resamples for the 95 % confidence; 0 = none.")] = 1000,
@@ -193,6 +196,7 @@ def evaluate(
     if save is not None:
         with _open(save, "wb") as file:
             file.write("".join(line + "\n" for line in outputs).encode("utf-8"))
+    report = replace(report, system=name, origin=origin)
     text = json.dumps(report.to_dict(), indent=1, ensure_ascii=False)
     if json_ is not None and str(json_) == "-":
         typer.echo(text)

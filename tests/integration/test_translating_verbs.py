@@ -276,6 +276,19 @@ def test_evaluate_the_reference_itself(corpus, run_here):
     assert values["length_ratio"] == 1.0
 
 
+def test_an_outside_systems_output_is_a_row_with_its_name_and_origin(corpus, run_here, tmp_path):
+    """Such as the phrase-based winner of WMT14, whose translations are a file and no model."""
+    test = ["-s", corpus / "test.de", "-r", corpus / "test.en", "--hypotheses", corpus / "test.en", "--bootstrap", 0]
+    row = ["--name", "Buck et al. [b]", "--origin", "submission 4711 of WMT14"]
+    ended = run_here("evaluate", *test, "--languages", "de-en", *row, "--json", tmp_path / "row.json")
+    assert ended.code == 0, ended.err
+    values = json.loads((tmp_path / "row.json").read_text(encoding="utf-8"))
+    assert (values["system"], values["origin"]) == ("Buck et al. [b]", "submission 4711 of WMT14")
+    assert all(score["signature"] for score in values["scores"])
+    assert "Buck et al. [b]: de → en" in ended.out.decode()
+    assert "translations: submission 4711 of WMT14" in ended.out.decode()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
