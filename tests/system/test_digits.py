@@ -44,7 +44,7 @@ TINY = {
     "rnmt": {"width": 64, "encoder_layers": 3, "decoder_layers": 3, "dropout": 0.0},
     "hybrid": {"width": 64, "encoder_layers": 1, "decoder_layers": 3, "dropout": 0.0},
 }
-WITHOUT_ATTENTION = {"capsnmt", "simple", "pooling", "encdec", "deep_encdec"}
+WITHOUT_ATTENTION = {"capsnmt", "simple", "pooling", "encdec", "deep_encdec", "bytenet"}
 TASKS = {"copy": lambda digits: digits, "reverse": lambda digits: digits[::-1]}
 
 
