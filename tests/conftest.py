@@ -136,8 +136,8 @@ TINY = {
     "convs2s": {
         "paper": {
             "embedding_width": 12,
-            "encoder_layers": [[2, 16, 3], [1, 20, 3], [1, 24, 1]],
-            "decoder_layers": [[2, 16, 3], [1, 20, 3], [1, 24, 1]],
+            "encoder_layers": [[2, 16, 3], [1, 22, 3], [1, 24, 1]],
+            "decoder_layers": [[2, 16, 3], [1, 22, 3], [1, 24, 1]],
         },
         "short": {  # kernels of even width, fewer positions than tokens
             "embedding_width": 16,

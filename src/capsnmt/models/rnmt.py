@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch.jit import is_tracing  # type: ignore[attr-defined]
 
 from capsnmt.config import StrictModel
 from capsnmt.models.contract import Memory, State, TranslationModel
@@ -49,10 +50,16 @@ class LayerNormLSTM(nn.Module):
         bias[1] = 1.0  # forget gates start open
         self.bias = nn.Parameter(bias)
 
-    def forward(self, gates: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """W x of all times (batch, len, 4·width), start h and c (batch, width) → outputs (batch, len, width), h, c."""
-        # A trace would keep as many turns of the loop as its example has; a script keeps the loop.
-        run = torch.jit.script(unroll) if torch.jit.is_tracing() else unroll  # type: ignore[attr-defined, no-untyped-call]
+    def forward(
+        self, gates: Tensor, h: Tensor, c: Tensor, *, any_length: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """W x of all times (batch, len, 4·width), start h and c (batch, width) → outputs (batch, len, width), h, c.
+
+        A trace keeps as many turns of the loop as its example has. That is right for a step of decoding, which has one;
+        where a trace must read `any_length`, a script keeps the loop itself.
+        """
+        keep_loop = any_length and is_tracing()  # type: ignore[no-untyped-call]
+        run = torch.jit.script(unroll) if keep_loop else unroll
         outputs, h, c = run(gates, h, c, self.U.weight, self.scale, self.bias, self.U.in_features)
         return outputs, h, c
 
@@ -112,7 +119,7 @@ class BidirectionalLayer(nn.Module):
         for lstm, sequence in ((self.forward_lstm, x), (self.backward_lstm, reverse_rows(x, index))):
             gates = lstm.W(sequence)
             zeros = torch.zeros_like(gates[:, 0, : gates.size(2) // 4])  # (batch, width)
-            directions.append(lstm(gates, zeros, zeros)[0])
+            directions.append(lstm(gates, zeros, zeros, any_length=True)[0])
         return torch.cat([directions[0], reverse_rows(directions[1], index)], dim=-1)
 
 
