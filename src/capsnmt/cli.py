@@ -32,6 +32,7 @@ app = typer.Typer(
 
 Recipe = Annotated[Path, typer.Argument(help="A recipe, such as recipes/demo/capsnmt.yaml.", show_default=False)]
 Folder = Annotated[Path, typer.Argument(help="A model folder.", show_default=False)]
+Folders = Annotated[list[Path], typer.Argument(help="A model folder; several are an ensemble.", show_default=False)]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. training.steps=1000. Repeatable."),
@@ -104,7 +105,7 @@ def train(recipe: Recipe, set_: Set = None, data: Data = None, output: Output = 
 
 @app.command()
 def translate(
-    model: Folder,
+    model: Folders,
     input_: Annotated[Path, typer.Option("--input", "-i", help="File to translate; - is standard input.")] = Path("-"),
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write; - is standard output.")] = Path("-"),
     beam: Annotated[int | None, typer.Option(min=1, help="Beam size; default: the model's.")] = None,
@@ -167,7 +168,9 @@ def translate(
 def evaluate(
     source: Annotated[Path, typer.Option("--source", "-s", help="Source text of the test set.")],
     reference: Annotated[Path, typer.Option("--reference", "-r", help="Its reference translation.")],
-    model: Annotated[Path | None, typer.Argument(help="A model folder.", show_default=False)] = None,
+    model: Annotated[
+        list[Path] | None, typer.Argument(help="A model folder; several are an ensemble.", show_default=False)
+    ] = None,
     hypotheses: Annotated[Path | None, typer.Option(help="Score this file instead of translating.")] = None,
     name: Annotated[str | None, typer.Option(help="The system's name in the report, e.g. 'Buck et al. 2014'.")] = None,
     origin: Annotated[str | None, typer.Option(help="Where --hypotheses come from: a citation, an address.")] = None,
@@ -185,7 +188,7 @@ def evaluate(
     report, outputs = verbs.evaluate(
         list(read_lines(source)),
         list(read_lines(reference)),
-        folder=model,
+        folder=model or None,
         hypotheses=None if hypotheses is None else list(read_lines(hypotheses)),
         languages=None if languages is None else parse_language_pair(languages),
         options=TranslateOptions(beam=beam),
@@ -211,7 +214,7 @@ def evaluate(
 
 @app.command()
 def score(
-    model: Folder,
+    model: Folders,
     source: Annotated[Path, typer.Option("--source", "-s", help="Source text.")],
     target: Annotated[Path, typer.Option("--target", "-t", help="Its translations, to be scored.")],
     engine: Engine = "auto",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import select
+import shutil
 import subprocess
 
+import numpy as np
 import pytest
 
 import capsnmt
@@ -263,6 +265,62 @@ def test_evaluate_a_model(folder, corpus, run_here, tmp_path):
     )
     assert again.code == 0, again.err
     assert json.loads((tmp_path / "b.json").read_text(encoding="utf-8")) == values
+
+
+@pytest.fixture
+def partner(trained, tiny_config):
+    """A model of another system with the same vocabulary."""
+    return trained("transformer", tiny_config("transformer"))
+
+
+def test_several_folders_are_an_ensemble(folder, partner, run_here):
+    one, other, both = (capsnmt.Translator(given) for given in (folder, partner, [folder, partner]))
+    sources = [both.pipeline.source_ids(line) for line in ("eins zwei", "drei")]
+    targets = [both.pipeline.target_prefix_ids(line) for line in ("one two", "three")]
+    for a, b, mean in zip(*(score(each.engine, sources, targets) for each in (one, other, both)), strict=True):
+        assert np.exp(mean) == pytest.approx((np.exp(a) + np.exp(b)) / 2, abs=1e-6)  # token by token
+    twice = run_here("translate", folder, folder, stdin=INPUT)
+    assert twice.code == 0, twice.err
+    assert twice.out == run_here("translate", folder, stdin=INPUT).out
+    assert len(run_here("translate", folder, partner, stdin=INPUT).lines) == len(LINES)
+
+
+def test_evaluate_an_ensemble(folder, partner, corpus, run_here, tmp_path):
+    test = ["-s", corpus / "test.de", "-r", corpus / "test.en", "--bootstrap", 0]
+    ended = run_here("evaluate", folder, partner, *test, "--save", tmp_path / "saved", "--json", "-")
+    assert ended.code == 0, ended.err
+    with (corpus / "test.de").open("rb") as lines:
+        expected = run_here("translate", folder, partner, stdin=lines.read())
+    assert (tmp_path / "saved").read_bytes() == expected.out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("source: de", "source: nl", "because languages differs"),
+        ("unicode: NFC", "unicode: none", "because text.normalise differs"),
+    ],
+)
+def test_an_ensemble_needs_models_that_read_the_same(folder, partner, run_here, tmp_path, old, new, message):
+    other = shutil.copytree(partner, tmp_path / "other")
+    config = (other / "config.yaml").read_text(encoding="utf-8")
+    assert old in config
+    (other / "config.yaml").write_text(config.replace(old, new, 1), encoding="utf-8")
+    ended = run_here("translate", folder, other, stdin=INPUT)
+    assert ended.code == 1
+    assert message in ended.err
+
+
+def test_an_ensemble_needs_one_vocabulary(folder, write_recipe, tiny_config, run_here, tmp_path):
+    path = write_recipe(tmp_path / "recipe.yaml", tiny_config("simple"))
+    changes = ["--set", "text.subwords.vocabulary=50", "--set", f"data.store={tmp_path / 'store'}"]
+    ended = run_here("train", path, "--quiet", *changes)
+    assert ended.code == 0, ended.err
+    ended = run_here("translate", folder, ended.lines[-1], stdin=INPUT)
+    assert ended.code == 1
+    assert "because the vocabulary differs" in ended.err
+    with pytest.raises(capsnmt.CapsNMTError, match="at least one model folder"):
+        capsnmt.Translator([])
 
 
 def test_evaluate_the_reference_itself(corpus, run_here):
