@@ -35,15 +35,24 @@ def folder_config(model: dict) -> FolderConfig:
     return parse(FolderConfig, values, "test")
 
 
+@pytest.fixture(scope="module")
+def folders() -> dict:
+    """What has been exported: it takes seconds, and models and lexicon are the same each time."""
+    return {}
+
+
 @pytest.fixture
-def exported(variant, model, tiny_config, tmp_path, monkeypatch):
+def exported(variant, model, tiny_config, folders, tmp_path_factory, monkeypatch):
     """exported(precision) → the engine of the variant's graphs."""
     monkeypatch.setattr("capsnmt.runtime.quantise.WIDE", VOCABULARY)  # so the output layer is made as a real one is
 
     def export(precision: str, lexicon: Lexicon | None = None) -> OnnxEngine:
-        folder, config = tmp_path / precision, folder_config(tiny_config(*variant))
-        write_runtime(model, folder, config, None, precision=precision, made_from="", lexicon=lexicon)
-        return OnnxEngine.load(folder)
+        key = (variant, precision, lexicon is not None)
+        if key not in folders:
+            folder, config = tmp_path_factory.mktemp("exported"), folder_config(tiny_config(*variant))
+            write_runtime(model, folder, config, None, precision=precision, made_from="", lexicon=lexicon)
+            folders[key] = folder
+        return OnnxEngine.load(folders[key])
 
     return export
 

@@ -50,7 +50,8 @@ class EnsembleSession:
         total = clean_log_probs(self._sessions[0].step_all(tokens, origins))
         for session in self._sessions[1:]:
             np.logaddexp(total, clean_log_probs(session.step_all(tokens, origins)), out=total)
-        return total - np.log(len(self._sessions))
+        total -= np.log(len(self._sessions))
+        return total
 
 
 def best_ids(log_probs: Floats, k: int) -> Ints:
