@@ -92,7 +92,7 @@ TINY = {
         },
     },
     "encdec": {"reverse": {"width": 16, "num_layers": 2}},
-    "deep_encdec": {"odd": {"width": 12, "embedding_width": 12, "encoder_layers": 3, "decoder_layers": 2}},
+    "deep_encdec": {"odd": {"width": 16, "embedding_width": 16, "encoder_layers": 3, "decoder_layers": 2}},
     "rnnsearch": {"paper": {"width": 12, "embedding_width": 10, "attention_width": 14, "maxout_width": 10}},
     "gnmt": {"paper": {"width": 12, "encoder_layers": 4, "decoder_layers": 4}},
     "bytenet": {"paper": {"width": 16, "dilations": [1, 2], "encoder_sets": 1, "decoder_sets": 2}},
