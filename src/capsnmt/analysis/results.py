@@ -104,21 +104,21 @@ def _bleu(result: Path) -> float:
 
 
 def markdown_table(results: dict[str, RowResult]) -> str:
-    """Rows with validation perplexity, BLEU, chrF and what they cost."""
+    """Rows with validation perplexity, BLEU, chrF and what they cost; below, where outside systems come from."""
     lines = [
         "| row | seeds | parameters | valid perplexity | BLEU | chrF2 | tokens/s |",
         "|---|---|---|---|---|---|---|",
     ]
+    origins = []
     for name, row in results.items():
-        speed = statistics.median(run["tokens_per_s"] or 0.0 for run in row.runs)
-        cells = [
-            name,
-            str(len(row.runs)),
-            f"{row.runs[0]['parameters'] / 1e6:.2f}M",
-            str(row.spread("perplexity")),
-            str(row.spread("BLEU")),
-            str(row.spread("chrF2")),
-            f"{speed:,.0f}",
-        ]
+        scores = [str(row.spread("BLEU")), str(row.spread("chrF2"))]
+        origin = row.runs[0]["evaluation"].get("origin")
+        if origin is not None:
+            cells = [name, "–", "–", "–", *scores, "–"]
+            origins.append(f"\n{name}: {origin}\n")
+        else:
+            speed = statistics.median(run["tokens_per_s"] or 0.0 for run in row.runs)
+            parameters = f"{row.runs[0]['parameters'] / 1e6:.2f}M"
+            cells = [name, str(len(row.runs)), parameters, str(row.spread("perplexity")), *scores, f"{speed:,.0f}"]
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + "".join(origins)
