@@ -113,6 +113,7 @@ def translate(
     length_penalty_type: Annotated[
         LengthPenaltyType | None, typer.Option(help="wu: ((5+n)/6)^alpha; len: n^alpha; default: the model's.")
     ] = None,
+    coverage_penalty: Annotated[float | None, typer.Option(min=0.0, help="Factor beta (gnmt).")] = None,
     max_length_ratio: Annotated[
         float | None, typer.Option(min=0.1, help="Longest output in tokens, relative to the source.")
     ] = None,
@@ -144,6 +145,7 @@ def translate(
         beam=beam,
         length_penalty=length_penalty,
         length_penalty_type=length_penalty_type,
+        coverage_penalty=coverage_penalty,
         max_length_ratio=max_length_ratio,
         sampling=sampling,
         split=split,

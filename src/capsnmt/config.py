@@ -197,6 +197,7 @@ class DecodingConfig(StrictModel):
     beam: int = Field(8, ge=1, le=1000)
     length_penalty: float = Field(0.8, ge=0.0, le=10.0, description="the exponent alpha")
     length_penalty_type: LengthPenaltyType = "wu"
+    coverage_penalty: float = Field(0.0, ge=0.0, le=10.0, description="the factor beta (gnmt); 0 turns it off")
     max_length_ratio: float = Field(2.0, gt=0.0, le=100.0, description="output tokens <= ratio * source tokens + extra")
     max_length_extra: int = Field(20, ge=1, le=10_000)
     max_source_tokens: int = Field(256, ge=8, le=100_000, description="a longer sentence is cut, and flagged")

@@ -285,6 +285,18 @@ def test_several_folders_are_an_ensemble(folder, partner, run_here):
     assert len(run_here("translate", folder, partner, stdin=INPUT).lines) == len(LINES)
 
 
+def test_a_coverage_penalty_changes_scores_of_gnmt_alone(folder, trained, tiny_config, run_here):
+    gnmt = trained("gnmt", tiny_config("gnmt"))
+    line, scores = b"acht neun sieben sechs vier drei eins zwei acht neun\n", []
+    for penalty in (0, 5):
+        options = ["--beam", 1, "--max-length-ratio", 0.1, "--coverage-penalty", penalty, "--format", "json"]
+        scores.append(json.loads(run_here("translate", gnmt, *options, stdin=line).lines[0])["score"])
+    assert scores[1] < scores[0]
+    ended = run_here("translate", folder, "--coverage-penalty", 0.2, stdin=INPUT)
+    assert ended.code == 1
+    assert "coverage_penalty 0.2 needs a system that keeps count of its attention" in ended.err
+
+
 def test_evaluate_an_ensemble(folder, partner, corpus, run_here, tmp_path):
     test = ["-s", corpus / "test.de", "-r", corpus / "test.en", "--bootstrap", 0]
     ended = run_here("evaluate", folder, partner, *test, "--save", tmp_path / "saved", "--json", "-")

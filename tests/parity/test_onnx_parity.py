@@ -143,6 +143,19 @@ def test_scores_are_those_of_torch(exported, torch_engine):
         np.testing.assert_allclose(a, b, atol=1e-4)
 
 
+def test_coverage_is_torchs(exported, torch_engine, variant):
+    sessions = [engine.encode(ragged(4, 8)) for engine in (torch_engine, exported("fp32"))]
+    for tokens, origins in (([BOS] * 4, [0, 1, 2, 3]), ([5, 6, 7], [3, 0, 0])):
+        for session in sessions:
+            session.step_all(np.array(tokens), np.array(origins))
+        expected, found = (session.coverage() for session in sessions)
+        if variant[0] != "gnmt":
+            assert expected is found is None
+            continue
+        assert (expected < 0).all()
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
 def lexicon() -> Lexicon:
     """Every source id has five words of its own."""
     own = np.random.default_rng(9).integers(4, VOCABULARY, (VOCABULARY, 5))

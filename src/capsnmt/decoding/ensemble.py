@@ -53,6 +53,11 @@ class EnsembleSession:
         total -= np.log(len(self._sessions))
         return total
 
+    def coverage(self) -> Floats | None:
+        """The mean of the models that have one."""
+        found = [coverage for session in self._sessions if (coverage := session.coverage()) is not None]
+        return np.mean(found, axis=0) if found else None
+
 
 def best_ids(log_probs: Floats, k: int) -> Ints:
     """The k best columns of each row, best first; of equals, the smaller id first."""

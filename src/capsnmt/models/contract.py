@@ -5,7 +5,7 @@ Shapes: batch-first, right-padded; masks are bool with True = real token. `memor
 `{name: tensor[rows] for name, tensor in state.items()}`.
 
 A state may have an entry `coverage` (batch, src_len): the attention that each source position has had up to now, with 1
-at padding. It is there for a search that wants GNMT's coverage penalty, Σ_j log(min(coverage_j, 1)).
+at padding. The search reads it for GNMT's coverage penalty, β Σ_j log(min(coverage_j, 1)).
 """
 
 from __future__ import annotations

@@ -66,6 +66,16 @@ def test_the_best_columns_best_first_and_of_equals_the_first():
     assert best_ids(log_probs, 1)[1].tolist() == [0]
 
 
+def test_coverage_is_the_mean_of_those_that_have_it():
+    engines = [random_engine(seed) for seed in range(3)]
+    for covered, engine in zip((-0.5, -0.1), engines, strict=False):
+        engine.coverage = lambda source, prefix, covered=covered: covered
+    session = EnsembleEngine(engines).encode([[A, EOS]])
+    session.step_all(ints(BOS), ints(0))
+    assert session.coverage() == pytest.approx([-0.3])
+    assert EnsembleEngine(engines[2:]).encode([[A, EOS]]).coverage() is None
+
+
 def test_vocabularies_of_different_sizes_are_refused():
     with pytest.raises(CapsNMTError, match=r"one vocabulary, but these have \[8, 300\]"):
         EnsembleEngine([random_engine(1), copy_engine()])
