@@ -45,6 +45,12 @@ class RowResult:
             next(score["value"] for score in run["evaluation"]["scores"] if score["name"] == name) for run in self.runs
         ]
 
+    @property
+    def origin(self) -> str | None:
+        """Where an outside system's translations come from; None for what was trained here."""
+        origin: str | None = self.runs[0]["evaluation"].get("origin")
+        return origin
+
     def spread(self, name: str) -> Spread:
         """Of a test-set score, or of `perplexity` on the validation set."""
         if name == "perplexity":
@@ -112,10 +118,9 @@ def markdown_table(results: dict[str, RowResult]) -> str:
     origins = []
     for name, row in results.items():
         scores = [str(row.spread("BLEU")), str(row.spread("chrF2"))]
-        origin = row.runs[0]["evaluation"].get("origin")
-        if origin is not None:
+        if row.origin is not None:
             cells = [name, "–", "–", "–", *scores, "–"]
-            origins.append(f"\n{name}: {origin}\n")
+            origins.append(f"\n{name}: {row.origin}\n")
         else:
             speed = statistics.median(run["tokens_per_s"] or 0.0 for run in row.runs)
             parameters = f"{row.runs[0]['parameters'] / 1e6:.2f}M"

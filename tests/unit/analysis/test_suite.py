@@ -7,6 +7,7 @@ import json
 import pytest
 import yaml
 
+from capsnmt.analysis.reproduction import plan_of, write_report
 from capsnmt.analysis.results import Spread, collect, compare, markdown_table
 from capsnmt.analysis.suite import read_suite, run_suite, runs_of
 from capsnmt.errors import CapsNMTError
@@ -117,6 +118,11 @@ def test_an_outside_system_is_a_row_that_is_not_trained(tmp_path):
     table = markdown_table(collect(runs))
     assert "| buck | – | – | – | 100.00 | 100.00 | – |" in table
     assert table.endswith("\nbuck: their submission to WMT14\n")
+    assert plan_of(suite) == [{"run": "buck-s1", "updates": 0, "tokens": 0, "done": True}]
+    report = (write_report(suite, runs) / "report.md").read_text(encoding="utf-8")
+    assert "| buck | – | – | – | 100.00 | 100.00 | 100.00 | – |" in report
+    assert "buck was not trained here: their submission to WMT14." in report
+    assert "capsnmt train" not in report
 
 
 def test_translations_without_an_origin_are_refused(tmp_path):
