@@ -292,7 +292,7 @@ def reproduce(suite: str | Path, *, data: str | None = None, jobs: int = 1, say:
     from capsnmt.analysis.reproduction import reproduce as reproduce_suite
     from capsnmt.analysis.suite import read_suite
 
-    return reproduce_suite(read_suite(suite), data=data, jobs=jobs, say=say)
+    return reproduce_suite(read_suite(suite), routing, data=data, jobs=jobs, say=say)
 
 
 def average(folder: str | Path, *, last: int, output: str | Path | None = None) -> Path:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from capsnmt.analysis.results import collect
-from capsnmt.analysis.sections import SECTIONS, Evidence, Figure, Section, Table
+from capsnmt.analysis.sections import SECTIONS, Evidence, Figure, Route, Section, Table
 from capsnmt.analysis.suite import Run, SectionConfig, SuiteConfig, run_suite, runs_of
 
 REPORT = "report"
@@ -27,18 +27,18 @@ _STYLE = (
 
 
 def reproduce(
-    suite: SuiteConfig, *, data: str | None = None, jobs: int = 1, say: Callable[[str], None] = print
+    suite: SuiteConfig, route: Route, *, data: str | None = None, jobs: int = 1, say: Callable[[str], None] = print
 ) -> Path:
     """Trains and evaluates what is missing and writes the report. Returns its folder."""
     runs = run_suite(suite, data=data, jobs=jobs, say=say)
-    return write_report(suite, runs, data)
+    return write_report(suite, runs, route, data)
 
 
-def write_report(suite: SuiteConfig, runs: Sequence[Run], data: str | None = None) -> Path:
+def write_report(suite: SuiteConfig, runs: Sequence[Run], route: Route, data: str | None = None) -> Path:
     """The report of what is finished; runs that are not are named."""
     folder = Path(suite.output) / REPORT
     (folder / "figures").mkdir(parents=True, exist_ok=True)
-    evidence = Evidence(suite, runs, data)
+    evidence = Evidence(suite, runs, data, route)
     wanted = suite.report or [SectionConfig(kind="table", title="Results")]
     sections = [_section(each, evidence) for each in wanted]
     sections.append(_commands(runs))

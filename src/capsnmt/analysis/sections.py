@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import statistics
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from capsnmt.analysis import figures
 from capsnmt.analysis.results import RowResult, Spread, collect, compare
+from capsnmt.analysis.routing_map import RoutingMap, save_picture
 from capsnmt.analysis.suite import Run, SectionConfig, SuiteConfig, expanded, read_metrics
+
+Route = Callable[[Path, Sequence[str]], list[RoutingMap]]
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,7 @@ class Evidence:
     suite: SuiteConfig
     runs: Sequence[Run]
     data: str | None
+    route: Route  # a model folder and sentences → their routing
 
     @property
     def results(self) -> dict[str, RowResult]:
@@ -224,14 +230,8 @@ def training(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table
 
 def routing(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
     """Which capsule takes which word, and how the coefficients sharpen over the iterations."""
-    import tempfile
-    from pathlib import Path
-
-    from capsnmt import verbs
-    from capsnmt.analysis.routing_map import save_picture
-
     for row in evidence.rows(section):
-        maps = verbs.routing(evidence.runs_of(row)[0].folder, section.sentences)
+        maps = evidence.route(evidence.runs_of(row)[0].folder, section.sentences)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "routing.png"
             save_picture(maps, path)
