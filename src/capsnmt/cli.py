@@ -262,7 +262,9 @@ def export(
 def distill(
     source: Annotated[Path, typer.Option("--source", "-s", help="Text to translate: the student's source side.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the new corpus.")],
-    teacher: Annotated[Path | None, typer.Argument(help="A model folder, ours or CTranslate2's.")] = None,
+    teacher: Annotated[
+        list[Path] | None, typer.Argument(help="A model folder, ours or CTranslate2's; several are an ensemble.")
+    ] = None,
     command: Annotated[
         str | None, typer.Option(help="Instead of a folder: a shell command that maps lines to lines.")
     ] = None,
@@ -304,7 +306,13 @@ def distill(
     )
     options = TranslateOptions(beam=max(beam, num_best), num_best=num_best, split=split)
     manifest = verbs.distill(
-        teacher, request, command=command, options=options, subwords=subwords or [], engine=engine, show=not quiet
+        teacher or None,
+        request,
+        command=command,
+        options=options,
+        subwords=subwords or [],
+        engine=engine,
+        show=not quiet,
     )
     if manifest is not None:
         typer.echo(json.dumps({key: manifest[key] for key in ("pairs", "verdicts", "original_pairs", "files")}))

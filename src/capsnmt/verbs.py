@@ -312,7 +312,7 @@ def average(folder: str | Path, *, last: int, output: str | Path | None = None) 
 
 
 def distill(
-    teacher: str | Path | None,
+    teacher: Folders | None,
     request: DistillRequest,
     *,
     command: str | None = None,
@@ -321,7 +321,7 @@ def distill(
     engine: str = "auto",
     show: bool = False,
 ) -> dict[str, Any] | None:
-    """A corpus as a teacher would have written it: a model folder, a CTranslate2 model, or a shell command."""
+    """A corpus as a teacher would have written it: model folder, ensemble, CTranslate2 model or shell command."""
     _need("sacrebleu", "distilling")
     from capsnmt.distillation.distill import distill as distill_corpus
     from capsnmt.distillation.progress import shown_progress
@@ -329,7 +329,8 @@ def distill(
 
     if (teacher is None) == (command is None):
         raise CapsNMTError("distill needs one teacher: a model folder, or --command that maps lines to lines")
-    opened = open_teacher(teacher, command, options or TranslateOptions(), subwords=subwords, engine=engine)
+    models = [] if teacher is None else [teacher] if isinstance(teacher, str | Path) else list(teacher)
+    opened = open_teacher(models, command, options or TranslateOptions(), subwords=subwords, engine=engine)
     with shown_progress(show) as report:
         return distill_corpus(opened, request, report)
 
