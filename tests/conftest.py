@@ -1,7 +1,7 @@
 """One thread for every test, and tiny models of every registered system for those that ask for them.
 
 A test with a `system` argument runs once for every entry of MODELS; one with a `variant` argument once for every tiny
-config of every system. A new system is tested by being registered in MODELS and given a tiny config here.
+config of every system (see MORE). A new system is tested by being registered in MODELS and given a tiny config here.
 """
 
 from __future__ import annotations
@@ -91,12 +91,90 @@ TINY = {
             "tie_embeddings": "target",
         },
     },
+    "encdec": {"reverse": {"width": 16, "num_layers": 2}},
+    "deep_encdec": {"odd": {"width": 16, "embedding_width": 16, "encoder_layers": 3, "decoder_layers": 2}},
+    "rnnsearch": {"paper": {"width": 12, "embedding_width": 10, "attention_width": 14, "maxout_width": 10}},
+    "gnmt": {"paper": {"width": 12, "encoder_layers": 4, "decoder_layers": 4}},
+    "bytenet": {"paper": {"width": 16, "dilations": [1, 2], "encoder_sets": 1, "decoder_sets": 2}},
+    "convs2s": {
+        "paper": {
+            "embedding_width": 12,
+            "encoder_layers": [[2, 16, 3], [1, 22, 3], [1, 24, 1]],
+            "decoder_layers": [[2, 16, 3], [1, 22, 3], [1, 24, 1]],
+        },
+    },
+    "rnmt": {"paper": {"width": 12, "encoder_layers": 3, "decoder_layers": 3, "num_heads": 4}},
+    "hybrid": {
+        "states": {"width": 16, "encoder_layers": 1, "decoder_layers": 3, "num_capsules": 3},
+        "capsules": {
+            "width": 16,
+            "encoder_layers": 1,
+            "decoder_layers": 1,
+            "num_capsules": 4,
+            "num_iterations": 2,
+            "attend": "capsules",
+            "num_heads": 2,
+            "tie_embeddings": "none",
+        },
+    },
+}
+
+# More shapes for all tests but those that export, which takes seconds each.
+MORE = {
+    "encdec": {
+        "forward": {"width": 12, "num_layers": 1, "reverse_source": False, "dropout": 0.0, "tie_embeddings": "all"},
+    },
+    "deep_encdec": {
+        "even": {
+            "width": 12,
+            "embedding_width": 12,
+            "encoder_layers": 2,
+            "decoder_layers": 1,
+            "dropout": 0.0,
+            "tie_embeddings": "all",
+        },
+    },
+    "rnnsearch": {
+        "tied": {
+            "width": 8,
+            "embedding_width": 10,
+            "attention_width": 6,
+            "maxout_width": 10,
+            "dropout": 0.1,
+            "tie_embeddings": "all",
+        },
+    },
+    "gnmt": {"shallow": {"width": 16, "encoder_layers": 2, "decoder_layers": 1, "tie_embeddings": "target"}},
+    "bytenet": {
+        "even": {  # a kernel of even width, a ratio that needs rounding, a constant b
+            "width": 12,
+            "dilations": [1, 3],
+            "encoder_sets": 2,
+            "decoder_sets": 1,
+            "kernel": 4,
+            "unfold_ratio": 1.4,
+            "tie_embeddings": "all",
+        },
+    },
+    "convs2s": {
+        "short": {  # kernels of even width, fewer positions than tokens
+            "embedding_width": 16,
+            "encoder_layers": [[2, 16, 2]],
+            "decoder_layers": [[2, 16, 4]],
+            "max_positions": 4,
+            "tie_embeddings": "all",
+        },
+    },
+    "rnmt": {
+        "tied": {"width": 12, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 2, "tie_embeddings": "all"},
+    },
 }
 
 
 def tiny_variants(system: str) -> dict[str, dict]:
     assert system in TINY, f"the system {system!r} of MODELS has no tiny config: add one to TINY in {__file__}"
-    return {name: {"system": system, **values} for name, values in TINY[system].items()}
+    shapes = TINY[system] | MORE.get(system, {})
+    return {name: {"system": system, **values} for name, values in shapes.items()}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -117,7 +195,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("system", ["capsnmt", "transformer"] if few else list(MODELS))
     if "variant" in wanted:
         # A system without tiny configs still gets a test, which then fails and says what is missing.
-        pairs = [(system, name) for system in MODELS for name in TINY.get(system, {"missing": {}})]
+        more = {} if "parity" in metafunc.definition.path.parts else MORE
+        shapes = {system: TINY.get(system, {"missing": {}}) | more.get(system, {}) for system in MODELS}
+        pairs = [(system, name) for system, names in shapes.items() for name in names]
         metafunc.parametrize("variant", pairs, ids=["-".join(pair) for pair in pairs])
 
 

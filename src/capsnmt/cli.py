@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -31,6 +32,7 @@ app = typer.Typer(
 
 Recipe = Annotated[Path, typer.Argument(help="A recipe, such as recipes/demo/capsnmt.yaml.", show_default=False)]
 Folder = Annotated[Path, typer.Argument(help="A model folder.", show_default=False)]
+Folders = Annotated[list[Path], typer.Argument(help="A model folder; several are an ensemble.", show_default=False)]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. training.steps=1000. Repeatable."),
@@ -103,7 +105,7 @@ def train(recipe: Recipe, set_: Set = None, data: Data = None, output: Output = 
 
 @app.command()
 def translate(
-    model: Folder,
+    model: Folders,
     input_: Annotated[Path, typer.Option("--input", "-i", help="File to translate; - is standard input.")] = Path("-"),
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write; - is standard output.")] = Path("-"),
     beam: Annotated[int | None, typer.Option(min=1, help="Beam size; default: the model's.")] = None,
@@ -111,6 +113,7 @@ def translate(
     length_penalty_type: Annotated[
         LengthPenaltyType | None, typer.Option(help="wu: ((5+n)/6)^alpha; len: n^alpha; default: the model's.")
     ] = None,
+    coverage_penalty: Annotated[float | None, typer.Option(min=0.0, help="Factor beta (gnmt).")] = None,
     max_length_ratio: Annotated[
         float | None, typer.Option(min=0.1, help="Longest output in tokens, relative to the source.")
     ] = None,
@@ -142,6 +145,7 @@ def translate(
         beam=beam,
         length_penalty=length_penalty,
         length_penalty_type=length_penalty_type,
+        coverage_penalty=coverage_penalty,
         max_length_ratio=max_length_ratio,
         sampling=sampling,
         split=split,
@@ -166,8 +170,12 @@ def translate(
 def evaluate(
     source: Annotated[Path, typer.Option("--source", "-s", help="Source text of the test set.")],
     reference: Annotated[Path, typer.Option("--reference", "-r", help="Its reference translation.")],
-    model: Annotated[Path | None, typer.Argument(help="A model folder.", show_default=False)] = None,
+    model: Annotated[
+        list[Path] | None, typer.Argument(help="A model folder; several are an ensemble.", show_default=False)
+    ] = None,
     hypotheses: Annotated[Path | None, typer.Option(help="Score this file instead of translating.")] = None,
+    name: Annotated[str | None, typer.Option(help="The system's name in the report, e.g. 'Buck et al. 2014'.")] = None,
+    origin: Annotated[str | None, typer.Option(help="Where --hypotheses come from: a citation, an address.")] = None,
     languages: Annotated[str | None, typer.Option(help="Such as en-de; a model folder knows its own.")] = None,
     beam: Annotated[int | None, typer.Option(min=1, help="Beam size; default: the model's.")] = None,
     bootstrap: Annotated[int, typer.Option(min=0, help="Resamples for the 95 % confidence; 0 = none.")] = 1000,
@@ -182,7 +190,7 @@ def evaluate(
     report, outputs = verbs.evaluate(
         list(read_lines(source)),
         list(read_lines(reference)),
-        folder=model,
+        folder=model or None,
         hypotheses=None if hypotheses is None else list(read_lines(hypotheses)),
         languages=None if languages is None else parse_language_pair(languages),
         options=TranslateOptions(beam=beam),
@@ -193,6 +201,7 @@ def evaluate(
     if save is not None:
         with _open(save, "wb") as file:
             file.write("".join(line + "\n" for line in outputs).encode("utf-8"))
+    report = replace(report, system=name, origin=origin)
     text = json.dumps(report.to_dict(), indent=1, ensure_ascii=False)
     if json_ is not None and str(json_) == "-":
         typer.echo(text)
@@ -207,7 +216,7 @@ def evaluate(
 
 @app.command()
 def score(
-    model: Folder,
+    model: Folders,
     source: Annotated[Path, typer.Option("--source", "-s", help="Source text.")],
     target: Annotated[Path, typer.Option("--target", "-t", help="Its translations, to be scored.")],
     engine: Engine = "auto",
@@ -253,7 +262,9 @@ def export(
 def distill(
     source: Annotated[Path, typer.Option("--source", "-s", help="Text to translate: the student's source side.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the new corpus.")],
-    teacher: Annotated[Path | None, typer.Argument(help="A model folder, ours or CTranslate2's.")] = None,
+    teacher: Annotated[
+        list[Path] | None, typer.Argument(help="A model folder, ours or CTranslate2's; several are an ensemble.")
+    ] = None,
     command: Annotated[
         str | None, typer.Option(help="Instead of a folder: a shell command that maps lines to lines.")
     ] = None,
@@ -295,7 +306,13 @@ def distill(
     )
     options = TranslateOptions(beam=max(beam, num_best), num_best=num_best, split=split)
     manifest = verbs.distill(
-        teacher, request, command=command, options=options, subwords=subwords or [], engine=engine, show=not quiet
+        teacher or None,
+        request,
+        command=command,
+        options=options,
+        subwords=subwords or [],
+        engine=engine,
+        show=not quiet,
     )
     if manifest is not None:
         typer.echo(json.dumps({key: manifest[key] for key in ("pairs", "verdicts", "original_pairs", "files")}))

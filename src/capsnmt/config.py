@@ -110,13 +110,26 @@ class SubwordsConfig(StrictModel):
     """SentencePiece settings."""
 
     type: Literal["bpe", "unigram", "char", "word"] = "bpe"
-    vocabulary: int = Field(8000, ge=32)
+    vocabulary: int | tuple[int, int] = Field(8000, description="its size, or [source, target] with joint: false")
     joint: bool = Field(True, description="one vocabulary for both languages")
     byte_fallback: bool = Field(True, description="unknown characters become bytes (bpe and unigram only)")
     split_digits: bool = True
     character_coverage: float = Field(1.0, gt=0.9, le=1.0)
     protected_symbols: int = Field(16, ge=0, description="reserved symbols that stand for protected spans")
     dropout: float = Field(0.0, ge=0.0, lt=1.0, description="BPE-dropout: re-encode the training text each time")
+
+    @model_validator(mode="after")
+    def _every_vocabulary_has_a_size(self) -> SubwordsConfig:
+        if self.joint and not isinstance(self.vocabulary, int):
+            raise ValueError(f"vocabulary: {list(self.vocabulary)} has a size for each side and needs joint: false")
+        if min(self.size_of("source"), self.size_of("target")) < 32:
+            raise ValueError(f"vocabulary: {self.vocabulary} is too small; 32 is the least")
+        return self
+
+    def size_of(self, side: Literal["source", "target"]) -> int:
+        """The size of one side's vocabulary."""
+        sizes = (self.vocabulary,) * 2 if isinstance(self.vocabulary, int) else self.vocabulary
+        return sizes[0 if side == "source" else 1]
 
     @model_validator(mode="after")
     def _only_bpe_has_merges_to_drop(self) -> SubwordsConfig:
@@ -184,6 +197,7 @@ class DecodingConfig(StrictModel):
     beam: int = Field(8, ge=1, le=1000)
     length_penalty: float = Field(0.8, ge=0.0, le=10.0, description="the exponent alpha")
     length_penalty_type: LengthPenaltyType = "wu"
+    coverage_penalty: float = Field(0.0, ge=0.0, le=10.0, description="the factor beta (gnmt); 0 turns it off")
     max_length_ratio: float = Field(2.0, gt=0.0, le=100.0, description="output tokens <= ratio * source tokens + extra")
     max_length_extra: int = Field(20, ge=1, le=10_000)
     max_source_tokens: int = Field(256, ge=8, le=100_000, description="a longer sentence is cut, and flagged")

@@ -9,10 +9,11 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from capsnmt.config import DecodingConfig, FolderConfig, LanguagesConfig, ParallelText, RunConfig, load_recipe
 from capsnmt.decoding.engine import Engine
+from capsnmt.decoding.ensemble import EnsembleEngine
 from capsnmt.decoding.formats import FORMATS
 from capsnmt.decoding.streams import batches_from_stream
 from capsnmt.decoding.translation import TranslateOptions, Translation
@@ -32,42 +33,85 @@ if TYPE_CHECKING:
     from capsnmt.runtime.verify import Margins
 
 
+Folders = str | Path | Sequence[str | Path]  # one model folder, or those of an ensemble
+
+
 class Translator(LineTranslator):
-    """Loads a model folder and translates strings: lines in = lines out."""
+    """Loads a model folder and translates strings: lines in = lines out.
+
+    Several folders with the same vocabulary are an ensemble, of any mix of systems; its first sets languages, text and
+    decoding.
+    """
 
     def __init__(
         self,
-        folder: str | Path,
+        folder: Folders,
         *,
         engine: str = "auto",
         device: str = "auto",
         decoding: DecodingConfig | None = None,
         selection: bool = True,
     ) -> None:
-        from capsnmt.runtime.allocator import keep_freed_memory
-        from capsnmt.runtime.choice import choose_engine
+        folders = [folder] if isinstance(folder, str | Path) else list(folder)
+        if not folders:
+            raise CapsNMTError("an ensemble needs at least one model folder")
+        models = [_load(each, engine=engine, device=device, selection=selection) for each in folders]
+        first = models[0]
+        for name, model in zip(folders[1:], models[1:], strict=True):
+            _check_partner(str(folders[0]), first, str(name), model)
+        self.languages = first.about.languages
+        self.pipeline = first.text
+        super().__init__(
+            engine=first.engine if len(models) == 1 else EnsembleEngine([model.engine for model in models]),
+            text=first.text,
+            decoding=decoding or first.about.decoding,
+            language=first.about.languages.source,
+        )
 
-        if choose_engine(folder, engine, device) == "onnx":
-            from capsnmt.runtime.engine import OnnxEngine
-            from capsnmt.runtime.manifest import load_runtime_text
 
-            loaded = OnnxEngine.load(folder, selection=selection)
-            about: Manifest | FolderConfig = loaded.manifest
-            self._open(loaded, load_runtime_text(folder, loaded.manifest), about, decoding)
-            return
-        _need_torch()
-        from capsnmt.runtime.torch_engine import TorchEngine
+class _Model(NamedTuple):
+    engine: Engine
+    text: TextPipeline
+    about: Manifest | FolderConfig
 
-        keep_freed_memory()
-        about = read_folder_config(folder)
-        self._open(TorchEngine.load(folder, device=device), load_text(folder, about), about, decoding)
 
-    def _open(
-        self, engine: Engine, text: TextPipeline, about: Manifest | FolderConfig, decoding: DecodingConfig | None
-    ) -> None:
-        self.languages = about.languages
-        self.pipeline = text
-        super().__init__(engine=engine, text=text, decoding=decoding or about.decoding, language=about.languages.source)
+def _load(folder: str | Path, *, engine: str, device: str, selection: bool) -> _Model:
+    from capsnmt.runtime.allocator import keep_freed_memory
+    from capsnmt.runtime.choice import choose_engine
+
+    if choose_engine(folder, engine, device) == "onnx":
+        from capsnmt.runtime.engine import OnnxEngine
+        from capsnmt.runtime.manifest import load_runtime_text
+
+        loaded = OnnxEngine.load(folder, selection=selection)
+        return _Model(loaded, load_runtime_text(folder, loaded.manifest), loaded.manifest)
+    _need_torch()
+    from capsnmt.runtime.torch_engine import TorchEngine
+
+    keep_freed_memory()
+    config = read_folder_config(folder)
+    return _Model(TorchEngine.load(folder, device=device), load_text(folder, config), config)
+
+
+def _check_partner(first_name: str, first: _Model, name: str, model: _Model) -> None:
+    """The models of an ensemble must read the same ids and mean the same by them."""
+
+    def compared(each: _Model) -> dict[str, object]:
+        text = each.about.text
+        return {
+            "languages": each.about.languages,
+            "the vocabulary": each.text.fingerprint,
+            "text.normalise": text.normalise,
+            "text.protect": text.protect,
+        }
+
+    expected, found = compared(first), compared(model)
+    for what in expected:
+        if found[what] != expected[what]:
+            raise CapsNMTError(
+                f"{name} cannot be in an ensemble with {first_name}, because {what} differs: {found[what]} and "
+                f"{expected[what]}; train both on one store (data.store), with the same text section"
+            )
 
 
 def recipe(
@@ -114,20 +158,20 @@ def train(config: RunConfig, *, show: bool = True) -> Path:
 
 
 def translate(
-    folder: str | Path,
+    folder: Folders,
     lines: Iterable[str],
     *,
     options: TranslateOptions | None = None,
     engine: str = "auto",
     device: str = "auto",
 ) -> Iterator[Translation]:
-    """Translates lines with a model folder, in order, lazily."""
+    """Translates lines with a model folder, or an ensemble of several, in order, lazily."""
     translator = Translator(folder, engine=engine, device=device)
     return translator.translate_lines(lines, options=options or TranslateOptions())
 
 
 def translate_stream(
-    folder: str | Path,
+    folder: Folders,
     read: BinaryIO,
     write: BinaryIO,
     *,
@@ -168,7 +212,7 @@ def evaluate(
     sources: Sequence[str],
     references: Sequence[str],
     *,
-    folder: str | Path | None = None,
+    folder: Folders | None = None,
     hypotheses: Sequence[str] | None = None,
     languages: LanguagesConfig | None = None,
     options: TranslateOptions | None = None,
@@ -190,7 +234,7 @@ def evaluate(
         done = translator.translate_lines(sources, options=options or TranslateOptions())
         hypotheses = [each.text for each in done]
     elif folder is not None:
-        languages = languages_of(folder)
+        languages = languages_of(folder if isinstance(folder, str | Path) else folder[0])
     if languages is None:
         raise CapsNMTError("--hypotheses without a model folder needs --languages, such as en-de")
     report = evaluate_outputs(
@@ -212,7 +256,7 @@ def languages_of(folder: str | Path) -> LanguagesConfig:
     return read_manifest(folder).languages if runtime_only else read_folder_config(folder).languages
 
 
-def score(folder: str | Path, sources: Sequence[str], targets: Sequence[str], *, engine: str = "auto") -> list[float]:
+def score(folder: Folders, sources: Sequence[str], targets: Sequence[str], *, engine: str = "auto") -> list[float]:
     """Log-probability of each given translation, </s> included: what the search itself would say of it."""
     from capsnmt.decoding.scoring import score as score_ids
 
@@ -268,7 +312,7 @@ def average(folder: str | Path, *, last: int, output: str | Path | None = None) 
 
 
 def distill(
-    teacher: str | Path | None,
+    teacher: Folders | None,
     request: DistillRequest,
     *,
     command: str | None = None,
@@ -277,7 +321,7 @@ def distill(
     engine: str = "auto",
     show: bool = False,
 ) -> dict[str, Any] | None:
-    """A corpus as a teacher would have written it: a model folder, a CTranslate2 model, or a shell command."""
+    """A corpus as a teacher would have written it: model folder, ensemble, CTranslate2 model or shell command."""
     _need("sacrebleu", "distilling")
     from capsnmt.distillation.distill import distill as distill_corpus
     from capsnmt.distillation.progress import shown_progress
@@ -285,7 +329,8 @@ def distill(
 
     if (teacher is None) == (command is None):
         raise CapsNMTError("distill needs one teacher: a model folder, or --command that maps lines to lines")
-    opened = open_teacher(teacher, command, options or TranslateOptions(), subwords=subwords, engine=engine)
+    models = [] if teacher is None else [teacher] if isinstance(teacher, str | Path) else list(teacher)
+    opened = open_teacher(models, command, options or TranslateOptions(), subwords=subwords, engine=engine)
     with shown_progress(show) as report:
         return distill_corpus(opened, request, report)
 

@@ -65,6 +65,18 @@ def test_a_runtime_only_folder_translates_without_torch(system, copy, run_here, 
     assert len(scored.stdout.split()) == 2
 
 
+def test_an_ensemble_of_exported_models_is_that_of_torch(copy, run_here):
+    folders = [copy("capsnmt"), copy("transformer")]
+    expected = run_here("translate", *folders, stdin=INPUT)
+    assert (expected.code, len(expected.lines)) == (0, len(LINES)), expected.err
+    for folder in folders:  # first one model on ONNX Runtime and one on torch, then both
+        assert run_here("export", folder, "--precision", "fp32").code == 0
+        leave_only_the_runtime(folder)
+        assert run_here("translate", *folders, stdin=INPUT).out == expected.out
+    ended = run_without_torch("translate", *folders, stdin=INPUT)
+    assert (ended.returncode, ended.stderr, ended.stdout) == (0, b"", expected.out)
+
+
 def test_int8_is_measured_and_kept(copy, run_here):
     folder = copy("capsnmt")
     ended = run_here("export", folder, *ANY)

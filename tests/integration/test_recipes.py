@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from counts import COUNTS, encdec, gnmt, rnmt, transformer
 
 from capsnmt.config import RunConfig, load_recipe
 from capsnmt.models import MODELS, build_model, parse_model_config
@@ -14,85 +16,19 @@ from capsnmt.models import MODELS, build_model, parse_model_config
 ROOT = Path(__file__).parents[2] / "recipes"
 RECIPES = sorted(ROOT.glob("**/*.yaml"))
 WMT14 = [path for path in RECIPES if path.parent.name.startswith("wmt14")]
+# The systems that the paper trained itself, or trained like Vaswani et al.; all others have papers of their own.
+TRAINED_AS_IN_THE_PAPER = {"capsnmt", "simple", "transformer", "hybrid"}
+PAPERS_OWN = [path for path in WMT14 if path.stem.split("-")[0] in TRAINED_AS_IN_THE_PAPER]
 
 
 def name(path):
     return str(path.relative_to(ROOT))
 
 
-# ---------------------------------------------------------------- counted by hand
-
-
-def lstm(x, h):
-    """Four gates, each with weights for the input and the state, and torch's two bias vectors."""
-    return 4 * (h * (x + h) + 2 * h)
-
-
-def linear(inputs, outputs):
-    return inputs * outputs + outputs
-
-
-def embeddings(config, V):
-    tables = {"all": 1, "target": 2, "none": 3}[config.tie_embeddings]  # with a vocabulary of V words on each side
-    return tables * V * config.width
-
-
-def recurrent_frame(config, V, M):
-    """What CapsNMT and simple aggregation share: Eq. 1, W_c of Eq. 5 for M vectors, Eq. 5 and Eq. 6."""
-    d = config.width
-    layer_norm = 2 * d
-    attention = 0 if config.attention == "none" else 4 * linear(d, d) + layer_norm
-    encoder = config.encoder_layers * (2 * lstm(d, d // 2) + layer_norm)
-    W_c = M * d * d
-    decoder = config.decoder_layers * (lstm(d, d) + layer_norm)
-    return embeddings(config, V) + encoder + W_c + decoder + attention
-
-
-def capsnmt(config, V):
-    d = config.width
-    total = recurrent_frame(config, V, config.num_capsules[-1])
-    for M in config.num_capsules:
-        thetas = 1 if config.share_iteration_weights else config.num_iterations
-        one_theta = {"per_parent": M * d * d, "shared": d * d, "low_rank": 2 * M * d * config.rank}
-        total += thetas * one_theta[config.transform]  # W_j^t of Eq. 8
-        total += linear(d, M) if config.position_prior else 0
-        scores = config.separable_scoring and config.num_iterations > 1  # one iteration never scores
-        total += 2 * linear(d, d) if scores else 0  # g of Eq. 14
-        total += 2 * d if config.capsule_norm else 0
-    if config.start_state == "capsules":
-        total += 2 * linear(d, config.decoder_layers * d)
-    return total
-
-
-def simple(config, V):
-    d, inner = config.width, config.projection_width
-    total = recurrent_frame(config, V, 4)  # [max, avg, first, last] has no parameters
-    total += 0 if inner is None else linear(d, inner) + linear(inner, d)
-    return total + (2 * d if config.vector_norm else 0)
-
-
-def pooling(config, V):
-    d, M = config.width, config.num_queries
-    return recurrent_frame(config, V, M) + M * d * d + linear(d, d) + M * d + 2 * d  # W, keys, queries, layer norm
-
-
-def transformer(config, V):
-    """Vaswani et al. 2017, section 3."""
-    d, inner = config.width, config.inner_width
-    attention, layer_norm = 4 * linear(d, d), 2 * d
-    feed_forward = linear(d, inner) + linear(inner, d)
-    encoder = config.encoder_layers * (attention + feed_forward + 2 * layer_norm)
-    decoder = config.decoder_layers * (2 * attention + feed_forward + 3 * layer_norm)
-    last_norms = 2 * layer_norm if config.norm == "pre" else 0
-    return embeddings(config, V) + encoder + decoder + last_norms
-
-
-COUNTS = {"capsnmt": capsnmt, "simple": simple, "pooling": pooling, "transformer": transformer}
-
-
 def count_parameters(values, V):
+    source, target = V if isinstance(V, tuple) else (V, V)
     with torch.device("meta"):
-        model = build_model(values, source_size=V, target_size=V)
+        model = build_model(values, source_size=source, target_size=target)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -113,6 +49,27 @@ def test_the_formula_gives_the_published_transformer():
     assert transformer(big, 37_000) / 213e6 == pytest.approx(1.0, abs=0.04)
 
 
+def test_the_formulas_give_the_published_recurrent_systems():
+    """Sutskever et al., section 3.4: 384M parameters, 64M of them in the LSTMs; GNMT: 278M (Shazeer et al. 2017)."""
+    config = MODELS["encdec"].config(dropout=0.0)
+    assert encdec(config, (160_000, 80_000)) / 384e6 == pytest.approx(1.0, abs=0.001)
+    assert encdec(config, (0, 0)) / 64e6 == pytest.approx(1.0, abs=0.002)
+    assert gnmt(MODELS["gnmt"].config(), 32_000) / 278e6 == pytest.approx(1.0, abs=0.02)
+
+
+def test_the_formulas_give_the_published_rnmt():
+    """378.9M with 32K pieces (Chen et al., the table of sizes and speeds)."""
+    assert rnmt(MODELS["rnmt"].config(), 32_000) / 378.9e6 == pytest.approx(1.0, abs=0.002)
+
+
+def test_the_context_of_deep_encdec_has_the_published_size():
+    """Zhou et al., section 4.2: c_t has 5120 dimensions."""
+    config = MODELS["deep_encdec"].config()
+    with torch.device("meta"):
+        model = build_model({"system": "deep_encdec"}, source_size=40, target_size=40)
+    assert model.decoder[0].lstm.input_size - config.embedding_width == 5120
+
+
 # ---------------------------------------------------------------- the recipes
 
 
@@ -127,7 +84,7 @@ def test_there_are_recipes():
 def test_a_recipe_loads_and_has_its_parameter_count(path):
     recipe = load_recipe(path)
     config = parse_model_config(recipe.model)
-    V = recipe.text.subwords.vocabulary
+    V = recipe.text.subwords.vocabulary  # a number, or (source, target)
     assert recipe.text.subwords.joint or recipe.model["tie_embeddings"] != "all"
     assert count_parameters(recipe.model, V) == COUNTS[config.system](config, V)
 
@@ -158,18 +115,19 @@ def test_folders_follow_the_recipes_name(path):
     recipe = load_recipe(path)
     corpus = path.parent.name
     assert recipe.output == f"runs/{corpus}/{path.stem}"
-    assert recipe.data.store == f"runs/{corpus}/store"  # shared, so that systems share their vocabulary
+    # Shared, so that systems share their vocabulary; other words or pieces have a store of their own.
+    assert re.fullmatch(rf"runs/{corpus}/store(-chars|-(words|bpe)(-\d+k)+)?", recipe.data.store)
     assert path.stem.split("-")[0] == recipe.model["system"]
     pair = f"{recipe.languages.source}-{recipe.languages.target}"
     assert corpus == "demo" or corpus.endswith(pair)
 
 
-def test_recipes_of_a_corpus_share_their_data_and_text():
+def test_recipes_of_a_store_share_their_data_and_text():
     """Otherwise the second to run would find a store of other settings."""
     shared: dict[str, RunConfig] = {}
     for path in RECIPES:
         recipe = load_recipe(path)
-        first = shared.setdefault(path.parent.name, recipe)
+        first = shared.setdefault(recipe.data.store, recipe)
         assert recipe.data == first.data, name(path)
         assert recipe.text == first.text, name(path)
 
@@ -177,7 +135,7 @@ def test_recipes_of_a_corpus_share_their_data_and_text():
 # ---------------------------------------------------------------- the paper's values (section 4)
 
 
-@pytest.mark.parametrize("path", WMT14, ids=name)
+@pytest.mark.parametrize("path", PAPERS_OWN, ids=name)
 def test_wmt14_recipes_train_as_the_paper_says(path):
     recipe = load_recipe(path)
     training, decoding, model = recipe.training, recipe.decoding, recipe.model
@@ -198,13 +156,16 @@ def test_wmt14_recipes_train_as_the_paper_says(path):
     assert (training.schedule, training.warmup_steps) == ("inverse_sqrt", 4000)
     assert training.learning_rate == pytest.approx(model["width"] ** -0.5 * 4000**-0.5, rel=1e-3)
     assert model["width"] == (1024 if path.stem.endswith("big") else 512)
-    # newstest2012 + 2013 to validate, newstest2014 to test
-    assert "2012" in recipe.data.valid.source
-    assert "2013" in recipe.data.valid.source
+
+
+@pytest.mark.parametrize("path", WMT14, ids=name)
+def test_wmt14_recipes_validate_and_test_as_the_paper_says(path):
+    recipe = load_recipe(path)
+    assert "newstest2012+2013" in recipe.data.valid.source
     assert "newstest2014" in recipe.data.test.source
 
 
-@pytest.mark.parametrize("path", [path for path in WMT14 if not path.stem.startswith("transformer")], ids=name)
+@pytest.mark.parametrize("path", [path for path in PAPERS_OWN if not path.stem.startswith("transformer")], ids=name)
 def test_wmt14_recipes_of_the_papers_own_systems(path):
     recipe = load_recipe(path)
     config = parse_model_config(recipe.model)
@@ -232,7 +193,121 @@ def test_wmt14_recipes_of_the_transformer(path):
     assert config.dropout == (0.3 if big and recipe.languages.target == "de" else 0.1)
 
 
+# ---------------------------------------------------------------- the values of the other papers
+
+OTHER_PAPERS = {
+    "encdec-luong": {
+        "model": {"width": 1000, "num_layers": 4, "reverse_source": True, "dropout": 0.2, "tie_embeddings": "none"},
+        "subwords": {"type": "word", "vocabulary": 50_000, "joint": False},
+        "max_words": 50,
+    },
+    "encdec-sutskever": {
+        "model": {"width": 1000, "num_layers": 4, "reverse_source": True, "dropout": 0.0, "tie_embeddings": "none"},
+        "subwords": {"type": "word", "vocabulary": (160_000, 80_000), "joint": False},
+        "max_words": None,
+    },
+    "deep_encdec": {
+        "model": {"width": 512, "embedding_width": 256, "encoder_layers": 9, "decoder_layers": 7, "dropout": 0.1},
+        "subwords": {"type": "word", "joint": False},
+        "max_words": None,
+    },
+    "rnnsearch": {
+        "model": {"width": 1000, "embedding_width": 620, "attention_width": 1000, "maxout_width": 500, "dropout": 0.0},
+        "subwords": {"type": "word", "vocabulary": 30_000, "joint": False},
+        "max_words": 50,
+    },
+    "gnmt": {
+        "model": {"width": 1024, "encoder_layers": 8, "decoder_layers": 8, "tie_embeddings": "none"},
+        "subwords": {"vocabulary": 32_000, "joint": True},
+        "max_words": None,
+    },
+    "bytenet": {
+        "model": {"width": 800, "dilations": (1, 2, 4, 8, 16), "encoder_sets": 6, "decoder_sets": 6, "kernel": 3},
+        "subwords": {"type": "char", "vocabulary": (296 + 20, 323 + 20), "joint": False},
+        "max_words": None,
+    },
+    "rnmt": {
+        "model": {"width": 1024, "encoder_layers": 6, "decoder_layers": 8, "num_heads": 4, "tie_embeddings": "none"},
+        "subwords": {"vocabulary": 32_000, "joint": True},
+        "max_words": None,
+        "label_smoothing": 0.1,
+    },
+}
+
+
+@pytest.mark.parametrize("path", [path for path in WMT14 if path.stem in OTHER_PAPERS], ids=name)
+def test_wmt14_recipes_of_other_papers(path):
+    recipe, expected = load_recipe(path), OTHER_PAPERS[path.stem]
+    config, subwords = parse_model_config(recipe.model), recipe.text.subwords
+    assert {key: getattr(config, key) for key in expected["model"]} == expected["model"]
+    assert {key: getattr(subwords, key) for key in expected["subwords"]} == expected["subwords"]
+    assert recipe.data.filters.max_words == expected["max_words"]
+    # Words are tokens, so they need a tokenised corpus, whole numbers and no pieces of bytes.
+    words = subwords.type == "word"
+    assert (".tok." in recipe.data.train.source) == words
+    assert words != subwords.split_digits
+    assert subwords.byte_fallback == (subwords.type == "bpe")
+    assert recipe.training.label_smoothing == expected.get("label_smoothing", 0.0)
+
+
+def test_dropout_of_gnmt():
+    for target, dropout in (("de", 0.3), ("fr", 0.2)):
+        assert load_recipe(ROOT / f"wmt14-en-{target}" / "gnmt.yaml").model["dropout"] == dropout
+
+
+def test_bytenet_is_unfolded_as_far_as_its_output_may_reach():
+    """|t̂| = a|S| + b bounds both; a = 1.20 and b = 0 in the paper."""
+    for path in RECIPES:
+        if path.stem == "bytenet":
+            recipe = load_recipe(path)
+            assert recipe.model["unfold_ratio"] == recipe.decoding.max_length_ratio
+            assert recipe.decoding.max_length_extra == recipe.model["unfold_extra"] + 1  # </s>
+    recipe = load_recipe(ROOT / "wmt14-en-de" / "bytenet.yaml")
+    assert (recipe.model["unfold_ratio"], recipe.model["unfold_extra"]) == (1.2, 0)
+    assert (recipe.decoding.beam, recipe.decoding.length_penalty) == (12, 0.0)
+
+
+@pytest.mark.parametrize("target", ["de", "fr"])
+def test_wmt14_recipes_of_convs2s(target):
+    """Gehring et al., section 5.1: 15 layers; 40,000 BPE types, beam 5."""
+    recipe = load_recipe(ROOT / f"wmt14-en-{target}" / "convs2s.yaml")
+    config = parse_model_config(recipe.model)
+    widths = {"de": [512] * 10 + [768] * 3 + [2048] * 2, "fr": [512] * 6 + [768] * 4 + [1024] * 3 + [2048, 4096]}
+    for layers in (config.encoder_layers, config.decoder_layers):
+        assert [d for number, d, _ in layers for _ in range(number)] == widths[target]
+        assert [k for number, _, k in layers for _ in range(number)] == [3] * 13 + [1] * 2
+    assert config.embedding_width == 512
+    assert (recipe.text.subwords.type, recipe.text.subwords.vocabulary) == ("bpe", 40_000)
+    assert (recipe.decoding.beam, recipe.training.clip_norm, recipe.training.label_smoothing) == (5, 0.1, 0.0)
+    assert recipe.data.filters.max_words == {"de": None, "fr": 175}[target]
+
+
+@pytest.mark.parametrize(
+    ("stem", "depth"),
+    [
+        ("rnmt", {"encoder_layers": 6, "decoder_layers": 8}),
+        ("bytenet", {"dilations": [1, 2, 4, 8, 16], "encoder_sets": 2}),  # a third of it: a cut that its comment states
+        ("hybrid", {"decoder_layers": 3}),
+        ("encdec", {"num_layers": 4}),
+        ("deep_encdec", {"encoder_layers": 9, "decoder_layers": 7}),
+        ("gnmt", {"encoder_layers": 8, "decoder_layers": 8}),
+        ("rnnsearch", {}),
+    ],
+)
+def test_small_recipes_keep_the_published_depth(stem, depth):
+    model = load_recipe(ROOT / "multi30k-en-de" / f"{stem}.yaml").model
+    assert model["width"] == 256
+    assert {key: model[key] for key in depth} == depth
+
+
 def test_the_papers_rows_are_there():
-    rows = {f"{system}-{size}" for system in ("capsnmt", "simple", "transformer") for size in ("base", "big")}
+    rows = {f"{system}-{size}" for system in TRAINED_AS_IN_THE_PAPER for size in ("base", "big")}
     for corpus in ("wmt14-en-de", "wmt14-en-fr"):
+        assert {path.stem for path in WMT14 if path.parent.name == corpus} >= rows
+    # Rows of other papers, on the corpora for which Table 1 has their numbers.
+    others = {
+        "wmt14-en-de": {"encdec-luong", "deep_encdec", "gnmt", "convs2s", "bytenet"},
+        "wmt14-en-fr": {"encdec-sutskever", "deep_encdec", "gnmt", "convs2s"},
+    }
+    for corpus, rows in others.items():
         assert {path.stem for path in WMT14 if path.parent.name == corpus} >= rows

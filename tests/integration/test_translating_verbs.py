@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import select
+import shutil
 import subprocess
 
+import numpy as np
 import pytest
 
 import capsnmt
@@ -265,6 +267,74 @@ def test_evaluate_a_model(folder, corpus, run_here, tmp_path):
     assert json.loads((tmp_path / "b.json").read_text(encoding="utf-8")) == values
 
 
+@pytest.fixture
+def partner(trained, tiny_config):
+    """A model of another system with the same vocabulary."""
+    return trained("transformer", tiny_config("transformer"))
+
+
+def test_several_folders_are_an_ensemble(folder, partner, run_here):
+    one, other, both = (capsnmt.Translator(given) for given in (folder, partner, [folder, partner]))
+    sources = [both.pipeline.source_ids(line) for line in ("eins zwei", "drei")]
+    targets = [both.pipeline.target_prefix_ids(line) for line in ("one two", "three")]
+    for a, b, mean in zip(*(score(each.engine, sources, targets) for each in (one, other, both)), strict=True):
+        assert np.exp(mean) == pytest.approx((np.exp(a) + np.exp(b)) / 2, abs=1e-6)  # token by token
+    twice = run_here("translate", folder, folder, stdin=INPUT)
+    assert twice.code == 0, twice.err
+    assert twice.out == run_here("translate", folder, stdin=INPUT).out
+    assert len(run_here("translate", folder, partner, stdin=INPUT).lines) == len(LINES)
+
+
+def test_a_coverage_penalty_changes_scores_of_gnmt_alone(folder, trained, tiny_config, run_here):
+    gnmt = trained("gnmt", tiny_config("gnmt"))
+    line, scores = b"acht neun sieben sechs vier drei eins zwei acht neun\n", []
+    for penalty in (0, 5):
+        options = ["--beam", 1, "--max-length-ratio", 0.1, "--coverage-penalty", penalty, "--format", "json"]
+        scores.append(json.loads(run_here("translate", gnmt, *options, stdin=line).lines[0])["score"])
+    assert scores[1] < scores[0]
+    ended = run_here("translate", folder, "--coverage-penalty", 0.2, stdin=INPUT)
+    assert ended.code == 1
+    assert "coverage_penalty 0.2 needs a system that keeps count of its attention" in ended.err
+
+
+def test_evaluate_an_ensemble(folder, partner, corpus, run_here, tmp_path):
+    test = ["-s", corpus / "test.de", "-r", corpus / "test.en", "--bootstrap", 0]
+    ended = run_here("evaluate", folder, partner, *test, "--save", tmp_path / "saved", "--json", "-")
+    assert ended.code == 0, ended.err
+    with (corpus / "test.de").open("rb") as lines:
+        expected = run_here("translate", folder, partner, stdin=lines.read())
+    assert (tmp_path / "saved").read_bytes() == expected.out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("source: de", "source: nl", "because languages differs"),
+        ("unicode: NFC", "unicode: none", "because text.normalise differs"),
+    ],
+)
+def test_an_ensemble_needs_models_that_read_the_same(folder, partner, run_here, tmp_path, old, new, message):
+    other = shutil.copytree(partner, tmp_path / "other")
+    config = (other / "config.yaml").read_text(encoding="utf-8")
+    assert old in config
+    (other / "config.yaml").write_text(config.replace(old, new, 1), encoding="utf-8")
+    ended = run_here("translate", folder, other, stdin=INPUT)
+    assert ended.code == 1
+    assert message in ended.err
+
+
+def test_an_ensemble_needs_one_vocabulary(folder, write_recipe, tiny_config, run_here, tmp_path):
+    path = write_recipe(tmp_path / "recipe.yaml", tiny_config("simple"))
+    changes = ["--set", "text.subwords.vocabulary=50", "--set", f"data.store={tmp_path / 'store'}"]
+    ended = run_here("train", path, "--quiet", *changes)
+    assert ended.code == 0, ended.err
+    ended = run_here("translate", folder, ended.lines[-1], stdin=INPUT)
+    assert ended.code == 1
+    assert "because the vocabulary differs" in ended.err
+    with pytest.raises(capsnmt.CapsNMTError, match="at least one model folder"):
+        capsnmt.Translator([])
+
+
 def test_evaluate_the_reference_itself(corpus, run_here):
     test = ["-s", corpus / "test.de", "-r", corpus / "test.en"]
     ended = run_here(
@@ -274,6 +344,19 @@ def test_evaluate_the_reference_itself(corpus, run_here):
     values = json.loads(ended.out)  # nothing but JSON on stdout
     assert values["scores"][0]["value"] == pytest.approx(100.0)
     assert values["length_ratio"] == 1.0
+
+
+def test_an_outside_systems_output_is_a_row_with_its_name_and_origin(corpus, run_here, tmp_path):
+    """Such as the phrase-based winner of WMT14, whose translations are a file and no model."""
+    test = ["-s", corpus / "test.de", "-r", corpus / "test.en", "--hypotheses", corpus / "test.en", "--bootstrap", 0]
+    row = ["--name", "Buck et al. [b]", "--origin", "submission 4711 of WMT14"]
+    ended = run_here("evaluate", *test, "--languages", "de-en", *row, "--json", tmp_path / "row.json")
+    assert ended.code == 0, ended.err
+    values = json.loads((tmp_path / "row.json").read_text(encoding="utf-8"))
+    assert (values["system"], values["origin"]) == ("Buck et al. [b]", "submission 4711 of WMT14")
+    assert all(score["signature"] for score in values["scores"])
+    assert "Buck et al. [b]: de → en" in ended.out.decode()
+    assert "translations: submission 4711 of WMT14" in ended.out.decode()
 
 
 @pytest.mark.parametrize(

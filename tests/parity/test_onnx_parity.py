@@ -35,15 +35,24 @@ def folder_config(model: dict) -> FolderConfig:
     return parse(FolderConfig, values, "test")
 
 
+@pytest.fixture(scope="module")
+def folders() -> dict:
+    """What has been exported: it takes seconds, and models and lexicon are the same each time."""
+    return {}
+
+
 @pytest.fixture
-def exported(variant, model, tiny_config, tmp_path, monkeypatch):
+def exported(variant, model, tiny_config, folders, tmp_path_factory, monkeypatch):
     """exported(precision) → the engine of the variant's graphs."""
     monkeypatch.setattr("capsnmt.runtime.quantise.WIDE", VOCABULARY)  # so the output layer is made as a real one is
 
     def export(precision: str, lexicon: Lexicon | None = None) -> OnnxEngine:
-        folder, config = tmp_path / precision, folder_config(tiny_config(*variant))
-        write_runtime(model, folder, config, None, precision=precision, made_from="", lexicon=lexicon)
-        return OnnxEngine.load(folder)
+        key = (variant, precision, lexicon is not None)
+        if key not in folders:
+            folder, config = tmp_path_factory.mktemp("exported"), folder_config(tiny_config(*variant))
+            write_runtime(model, folder, config, None, precision=precision, made_from="", lexicon=lexicon)
+            folders[key] = folder
+        return OnnxEngine.load(folders[key])
 
     return export
 
@@ -132,6 +141,19 @@ def test_scores_are_those_of_torch(exported, torch_engine):
     sources, targets = ragged(4, 8), [[5, 6], [], [7, 8, 9, 10], [11]]
     for a, b in zip(score(torch_engine, sources, targets), score(exported("fp32"), sources, targets), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+def test_coverage_is_torchs(exported, torch_engine, variant):
+    sessions = [engine.encode(ragged(4, 8)) for engine in (torch_engine, exported("fp32"))]
+    for tokens, origins in (([BOS] * 4, [0, 1, 2, 3]), ([5, 6, 7], [3, 0, 0])):
+        for session in sessions:
+            session.step_all(np.array(tokens), np.array(origins))
+        expected, found = (session.coverage() for session in sessions)
+        if variant[0] != "gnmt":
+            assert expected is found is None
+            continue
+        assert (expected < 0).all()
+        np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 def lexicon() -> Lexicon:

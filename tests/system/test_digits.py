@@ -29,8 +29,22 @@ TINY = {
         "norm": "pre",
         "dropout": 0.0,
     },
+    "encdec": {"width": 64, "num_layers": 2, "dropout": 0.0},
+    "deep_encdec": {"width": 64, "embedding_width": 64, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0},
+    "rnnsearch": {"width": 64, "embedding_width": 64, "attention_width": 64, "maxout_width": 64},
+    "gnmt": {"width": 64, "encoder_layers": 3, "decoder_layers": 3, "dropout": 0.0},
+    "bytenet": {"width": 32, "dilations": [1, 2, 4], "encoder_sets": 2, "decoder_sets": 2},
+    "convs2s": {
+        "embedding_width": 64,
+        "encoder_layers": [[3, 64, 3]],
+        "decoder_layers": [[3, 64, 3]],
+        "max_positions": 16,
+        "dropout": 0.0,
+    },
+    "rnmt": {"width": 64, "encoder_layers": 3, "decoder_layers": 3, "dropout": 0.0},
+    "hybrid": {"width": 64, "encoder_layers": 1, "decoder_layers": 3, "dropout": 0.0},
 }
-WITHOUT_ATTENTION = {"capsnmt", "simple", "pooling"}
+WITHOUT_ATTENTION = {"capsnmt", "simple", "pooling", "encdec", "deep_encdec", "bytenet"}
 TASKS = {"copy": lambda digits: digits, "reverse": lambda digits: digits[::-1]}
 
 

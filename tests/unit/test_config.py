@@ -12,6 +12,7 @@ from capsnmt.config import (
     DataConfig,
     ParallelText,
     RunConfig,
+    SubwordsConfig,
     TrainingConfig,
     dump_yaml,
     load_recipe,
@@ -235,6 +236,18 @@ def test_stopping_by_bleu_needs_a_bleu():
 def test_sections_are_frozen(recipe):
     with pytest.raises(ValueError, match="frozen"):
         load_recipe(recipe()).training.steps = 3
+
+
+def test_each_side_may_have_a_vocabulary_of_its_own_size():
+    both = parse(SubwordsConfig, {"vocabulary": 100}, "subwords")
+    assert (both.size_of("source"), both.size_of("target")) == (100, 100)
+    each = parse(SubwordsConfig, {"vocabulary": [160, 80], "joint": False}, "subwords")
+    assert (each.size_of("source"), each.size_of("target")) == (160, 80)
+    with pytest.raises(CapsNMTError, match=r"\[160, 80\] has a size for each side and needs joint: false"):
+        parse(SubwordsConfig, {"vocabulary": [160, 80]}, "subwords")
+    for too_small in (31, [160, 31]):
+        with pytest.raises(CapsNMTError, match="too small; 32 is the least"):
+            parse(SubwordsConfig, {"vocabulary": too_small, "joint": False}, "subwords")
 
 
 def test_language_pairs():

@@ -61,8 +61,9 @@ def plan_of(suite: SuiteConfig, data: str | None = None) -> list[dict[str, Any]]
     plan = []
     for run in runs_of(suite):
         training = run.config(data).training
-        tokens = training.steps * training.batch_tokens * training.accumulate
-        plan.append({"run": run.name, "updates": training.steps, "tokens": tokens, "done": run.result.exists()})
+        steps = 0 if run.outside is not None else training.steps
+        tokens = steps * training.batch_tokens * training.accumulate
+        plan.append({"run": run.name, "updates": steps, "tokens": tokens, "done": run.result.exists()})
     return plan
 
 
@@ -79,6 +80,9 @@ def _commands(runs: Sequence[Run]) -> Section:
     """The command behind every number."""
     lines = []
     for run in runs:
+        if run.outside is not None:
+            lines.append(f"{run.name}: `capsnmt evaluate --hypotheses {shlex.quote(run.outside[0])}`")
+            continue
         changes = " ".join(f"--set {shlex.quote(override)}" for override in run.overrides)
         lines.append(f"{run.name}: `capsnmt train {run.recipe} {changes}`")
     return Section("Commands", ["Each run was trained and then evaluated on its recipe's test set by", *lines])
@@ -91,7 +95,7 @@ def _flat_results(runs: Sequence[Run]) -> list[dict[str, Any]]:
         for run in row.runs:
             scores = {score["name"]: score["value"] for score in run["evaluation"]["scores"]}
             counts = {key: run.get(key) for key in ("row", "seed", "steps", "parameters", "tokens_per_s", "finished")}
-            rows.append({**counts, **{f"valid_{k}": v for k, v in run["valid"].items()}, **scores})
+            rows.append({**counts, **{f"valid_{k}": v for k, v in run.get("valid", {}).items()}, **scores})
     return rows
 
 

@@ -45,6 +45,12 @@ class RowResult:
             next(score["value"] for score in run["evaluation"]["scores"] if score["name"] == name) for run in self.runs
         ]
 
+    @property
+    def origin(self) -> str | None:
+        """Where an outside system's translations come from; None for what was trained here."""
+        origin: str | None = self.runs[0]["evaluation"].get("origin")
+        return origin
+
     def spread(self, name: str) -> Spread:
         """Of a test-set score, or of `perplexity` on the validation set."""
         if name == "perplexity":

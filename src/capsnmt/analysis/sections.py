@@ -91,10 +91,7 @@ def table(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | 
     headings += ["the paper's own BLEU (WMT14)"] if theirs else []
     rows = []
     for name, result in found.items():
-        speed = statistics.median(run["tokens_per_s"] or 0.0 for run in result.runs)
-        cells = [evidence.label(name), str(len(result.runs)), f"{result.runs[0]['parameters'] / 1e6:.2f}M"]
-        cells += [str(result.spread(score)) for score in ("perplexity", "BLEU", "chrF2", "paper BLEU")]
-        cells.append(f"{speed:,.0f}")
+        cells = [evidence.label(name), *_scores_and_costs(result)]
         if section.against:
             cells.append(_difference(name, section.against, evidence))
         if theirs:
@@ -107,6 +104,19 @@ def table(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | 
         values = {name: (spread.mean, spread.deviation) for name, spread in spreads.items()}
         yield Figure("bleu", "Test BLEU, mean and standard deviation over seeds", figures.bars(values, y="BLEU"))
     yield signature_line(found)
+    for name, result in found.items():
+        if result.origin is not None:
+            yield f"{evidence.label(name)} was not trained here: {result.origin}."
+
+
+def _scores_and_costs(result: RowResult) -> list[str]:
+    """Seeds, parameters, perplexity, three scores, speed; of an outside system the scores are all that is known."""
+    scores = [str(result.spread(score)) for score in ("BLEU", "chrF2", "paper BLEU")]
+    if result.origin is not None:
+        return ["–", "–", "–", *scores, "–"]
+    speed = statistics.median(run["tokens_per_s"] or 0.0 for run in result.runs)
+    size = f"{result.runs[0]['parameters'] / 1e6:.2f}M"
+    return [str(len(result.runs)), size, str(result.spread("perplexity")), *scores, f"{speed:,.0f}"]
 
 
 def _difference(row: str, against: str, evidence: Evidence) -> str:
@@ -202,7 +212,9 @@ def training(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table
     for value in section.values:
         kind, _, name = value.partition(".")
         lines: dict[str, figures.Curve] = {}
-        for row in evidence.rows(section):
+        for row, result in evidence.rows(section).items():
+            if result.origin is not None:
+                continue
             run = evidence.runs_of(row)[0]
             records = [r for r in read_metrics(run.folder) if r["kind"] == kind and r.get(name) is not None]
             if records:

@@ -7,13 +7,15 @@
     rows:
       simple:  {recipe: recipes/multi30k-en-de/simple.yaml, set: {model.encoder_layers: 4}}
       capsule: {recipe: recipes/multi30k-en-de/capsnmt.yaml, seeds: [1]}
+      buck:    {recipe: recipes/multi30k-en-de/simple.yaml, hypotheses: buck.de, origin: their submission to WMT14}
       student: {recipe: recipes/multi30k-en-de/capsnmt.yaml, distilled_from: teacher}     # of a row's first seed
       grid: {recipe: recipes/multi30k-en-de/capsnmt.yaml, over: {model.num_iterations: [1, 2, 3]}}  # a row for each
     report:                              # what `capsnmt reproduce` writes of them
       - {kind: table, title: Systems, rows: [simple, capsule], against: simple}
 
 A run is a row with a seed; its model folder is `output/row-s1`, beside it its log, its translations of the recipe's
-test set and its result. Whatever exists is kept: a suite that was killed goes on where it stopped.
+test set and its result. Whatever exists is kept: a suite that was killed goes on where it stopped. A row with
+`hypotheses` is an outside system: its recipe says languages and test set, and nothing is trained.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from capsnmt.config import RunConfig, StrictModel, load_recipe, load_yaml, parse
 from capsnmt.data.corpus import files_of
@@ -51,6 +53,14 @@ class RowConfig(StrictModel):
     distilled_from: str | None = None  # the row that teaches: it rewrites the target side of the training text
     label: str | None = None  # for the report
     paper_bleu: float | None = None  # what the paper reports on its own data; shown as theirs
+    hypotheses: str | None = None  # an outside system's translations of the recipe's test set
+    origin: str | None = None  # where they come from
+
+    @model_validator(mode="after")
+    def _outside_systems_have_an_origin(self) -> RowConfig:
+        if (self.hypotheses is None) != (self.origin is None):
+            raise ValueError("hypotheses and origin need each other: whose translations are they?")
+        return self
 
 
 class SectionConfig(StrictModel):
@@ -86,6 +96,7 @@ class Run:
     overrides: tuple[str, ...]
     folder: Path
     teacher: Path | None = None  # the model folder whose translations are its corpus
+    outside: tuple[str, str] | None = None  # a file of translations and its origin: nothing to train
 
     @property
     def name(self) -> str:
@@ -167,7 +178,9 @@ def runs_of(suite: SuiteConfig) -> list[Run]:
     """All runs, the first seed of every row before the second: a suite that is stopped early still compares rows."""
     runs = []
     rows, output = expanded(suite), Path(suite.output)
-    seeds_of = {name: row.seeds or suite.seeds for name, row in rows.items()}
+    seeds_of = {  # of an outside system, more seeds would be the same translations
+        name: row.seeds or (suite.seeds if row.hypotheses is None else suite.seeds[:1]) for name, row in rows.items()
+    }
     for rank in range(max(len(seeds) for seeds in seeds_of.values())):
         for name, row in rows.items():
             if rank >= len(seeds_of[name]):
@@ -177,7 +190,8 @@ def runs_of(suite: SuiteConfig) -> list[Run]:
             values = {**suite.set, **row.set, "training.seed": seed, "output": str(folder)}
             overrides = tuple(f"{key}={json.dumps(value)}" for key, value in values.items())
             teacher = row.distilled_from and output / f"{row.distilled_from}-s{seeds_of[row.distilled_from][0]}"
-            runs.append(Run(name, seed, Path(row.recipe), overrides, folder, teacher or None))
+            outside = None if row.hypotheses is None or row.origin is None else (row.hypotheses, row.origin)
+            runs.append(Run(name, seed, Path(row.recipe), overrides, folder, teacher or None, outside))
     return sorted(runs, key=lambda run: run.teacher is not None)  # students wait for their teachers
 
 
@@ -215,11 +229,16 @@ def _complete(run: Run, data: str | None, threads: int) -> str | None:
     train = ["train", str(run.recipe), *changes, *(["--data", data] if data else [])]
     commands = [] if run.distilled is None else [_distilling(run, config)]
     report = run.result.with_suffix(".report")
-    evaluate = ["evaluate", str(run.folder), "--source", str(files[0]), "--reference", str(files[1])]
+    evaluate = ["evaluate", "--source", str(files[0]), "--reference", str(files[1]), "--name", run.row]
     evaluate += ["--save", str(run.translations), "--json", str(report)]
+    if run.outside is None:
+        evaluate.append(str(run.folder))
+    else:
+        pair = f"{config.languages.source}-{config.languages.target}"
+        evaluate += ["--hypotheses", run.outside[0], "--origin", run.outside[1], "--languages", pair]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     with log.open("a", encoding="utf-8") as out:
-        for command in (*commands, train, evaluate):
+        for command in (*commands, train, evaluate) if run.outside is None else (evaluate,):
             done = subprocess.run(
                 [sys.executable, "-m", "capsnmt", *command], stdout=out, stderr=out, env=environment, check=False
             )
@@ -241,7 +260,9 @@ def _distilling(run: Run, config: RunConfig) -> list[str]:
 
 
 def _counts(run: Run) -> dict[str, Any]:
-    """What the training itself says: validation, speed, time, parameters, routing."""
+    """What the training itself says: validation, speed, time, parameters, routing. Nothing of an outside system."""
+    if run.outside is not None:
+        return {"row": run.row, "seed": run.seed, "finished": time.strftime("%Y-%m-%d")}
     records = list(read_metrics(run.folder))
     best = min((r for r in records if r["kind"] == "valid"), key=lambda r: r["loss"], default={})
     train = [r for r in records if r["kind"] == "train"]

@@ -92,6 +92,10 @@ class ForcedLengthSession:
         """Of no use to a beam search."""
         return self._session.step_all(tokens, origins)
 
+    def coverage(self) -> Floats | None:
+        """As the session itself."""
+        return self._session.coverage()
+
 
 class OurRunner:
     """Our runtime and our search."""

@@ -37,7 +37,7 @@ from capsnmt.data.filters import (
 from capsnmt.data.store import encoded_batch, read_texts, text_batch, write_encoded, write_texts
 from capsnmt.data.workers import in_order
 from capsnmt.text.normalise import normalise
-from capsnmt.text.pipeline import TextPipeline, subword_files
+from capsnmt.text.pipeline import Side, TextPipeline, subword_files
 from capsnmt.text.spans import mask_pair
 from capsnmt.text.subwords import train_subwords
 
@@ -109,7 +109,8 @@ def train_all_subwords(
 
 
 def _train_subwords(file: Path, config: SubwordsConfig, texts: Path, columns: Sequence[int], share: float) -> None:
-    train_subwords(sampled_lines(texts, columns, share), config, file)
+    side: Side = "source" if 0 in columns else "target"
+    train_subwords(sampled_lines(texts, columns, share), config, file, side=side)
 
 
 def sampled_lines(texts_file: Path, columns: Sequence[int], share: float) -> Iterator[str]:

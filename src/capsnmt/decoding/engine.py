@@ -44,6 +44,10 @@ class Session(Protocol):
         """Log-probs of the whole vocabulary, (rows, vocabulary): for sampling and ensembles."""
         ...
 
+    def coverage(self) -> Floats | None:
+        """`penalties.log_coverage` of each row after the last step, (rows,); None: the system keeps no coverage."""
+        ...
+
 
 class Engine(Protocol):
     """A loaded model."""

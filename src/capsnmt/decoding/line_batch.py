@@ -177,6 +177,7 @@ class LineBatch:
                 num_best=num_best,
                 length_penalty=self.settings.length_penalty,
                 length_penalty_type=self.settings.length_penalty_type,
+                coverage_penalty=self.settings.coverage_penalty,
                 max_lengths=max_lengths,
                 prefixes=prefixes,
             )

@@ -1,9 +1,12 @@
-"""Length penalties: score = log-probability / penalty(length). Both are here by name, because papers differ."""
+"""What makes a score of a log-probability: score = log-probability / length penalty + β · coverage.
+
+Both length penalties are here by name, because papers differ.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +14,8 @@ import numpy.typing as npt
 from capsnmt.errors import CapsNMTError
 
 Lengths = TypeVar("Lengths", float, npt.NDArray[np.float64])
+
+_LEAST = 1e-10  # a softmax in float32 can give 0, whose logarithm would outweigh all else
 
 
 def wu(length: Lengths, alpha: float) -> Lengths:
@@ -36,3 +41,12 @@ def length_penalty(length: Lengths, alpha: float, kind: str) -> Lengths:
         raise CapsNMTError(f"length_penalty {alpha} must be 0 or more; 0 turns it off")
     penalty: Lengths = LENGTH_PENALTIES[kind](length, alpha)  # type: ignore[assignment]
     return penalty
+
+
+def log_coverage(coverage: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
+    """Σ_j log(min(coverage_j, 1)) of Wu et al. (2016): 0 where every source position has had its attention, else less.
+
+    `coverage` (rows, src_len) is the attention that each position had in all steps; padding has 1.
+    """
+    total: npt.NDArray[np.float64] = np.log(coverage.astype(np.float64).clip(_LEAST, 1.0)).sum(axis=1)
+    return total

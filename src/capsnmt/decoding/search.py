@@ -26,7 +26,7 @@ class Hypothesis:
 
     ids: list[int]  # without BOS and </s>; a forced prefix is part of it
     log_prob: float  # sum over all tokens, </s> included
-    score: float  # log_prob / length penalty
+    score: float  # log_prob / length penalty, + coverage
 
 
 def beam_search(
@@ -37,6 +37,7 @@ def beam_search(
     num_best: int = 1,
     length_penalty: float,
     length_penalty_type: str,
+    coverage_penalty: float = 0.0,
     max_lengths: Sequence[int],
     prefixes: Sequence[Sequence[int]] | None = None,
 ) -> list[list[Hypothesis]]:
@@ -44,7 +45,7 @@ def beam_search(
 
     `max_lengths` counts </s>, whose real log-probability is paid even where the length forces it.
     """
-    check_beam(beam, num_best, length_penalty, length_penalty_type)
+    check_beam(beam, num_best, length_penalty, length_penalty_type, coverage_penalty)
     if not sources:
         return []
     required = forced_tokens(len(sources), max_lengths, prefixes)  # (sentences, longest)
@@ -52,7 +53,7 @@ def beam_search(
     penalty = penalties.length_penalty(by_length, length_penalty, length_penalty_type)  # (longest,)
     session = engine.encode(sources)
     if beam == 1:
-        greedy = _greedy(session, required, penalty)
+        greedy = _greedy(session, required, penalty, coverage_penalty)
         return [[greedy.get(n) or impossible(prefixes[n] if prefixes else ())] for n in range(len(sources))]
     last_penalty = penalty[(required == EOS).argmax(axis=1)]  # (sentences,) at each one's own maximum length
     # Twice the beam, because every live hypothesis proposes </s> at most once: of the best 2 * beam candidates at most
@@ -73,8 +74,9 @@ def beam_search(
         ids, totals = ids[rows, columns], totals[rows, columns]  # (candidates,)
 
         ends = ids == EOS
+        coverage = _coverage(session, coverage_penalty, sentences)
         for row, log_prob in zip(rows[ends], totals[ends].tolist(), strict=True):
-            sentence, score = sentences[row], log_prob / float(penalty[position])
+            sentence, score = sentences[row], log_prob / float(penalty[position]) + float(coverage[row])
             if score > worst_kept[sentence]:  # strictly: of equals, the one that ended first stays
                 _keep(kept[sentence], Hypothesis(history[row].tolist(), log_prob, score), num_best)
                 worst_kept[sentence] = kept[sentence][-1].score if len(kept[sentence]) == num_best else -np.inf
@@ -82,8 +84,9 @@ def beam_search(
         lives = np.flatnonzero(~ends)
         lives = lives[_rank_in_group(sentences[rows[lives]]) < beam]
         # Exact early stopping: log-probs only fall and the penalty only grows, so the best that a live hypothesis can
-        # reach is its log-prob now over the penalty of the maximum length. Dropping the hopeless ones one by one is
-        # exact too: what they could push out of the beam is less probable still, so it is hopeless as well.
+        # reach is its log-prob now over the penalty of the maximum length, with all of the source covered. Dropping the
+        # hopeless ones one by one is exact too: what they could push out of the beam is less probable still, so it is
+        # hopeless as well.
         owner = sentences[rows[lives]]
         lives = lives[totals[lives] / last_penalty[owner] > worst_kept[owner]]
 
@@ -98,7 +101,22 @@ def beam_search(
     return [found or [impossible(prefix)] for found, prefix in zip(kept, nothing, strict=True)]
 
 
-def _greedy(session: Session, required: Ints, penalty: npt.NDArray[np.float64]) -> dict[int, Hypothesis]:
+def _coverage(session: Session, coverage_penalty: float, rows: Ints) -> npt.NDArray[np.float64]:
+    """What coverage adds to the score of each row if it ends now: 0 or less."""
+    if coverage_penalty == 0.0:
+        return np.zeros(len(rows))
+    found = session.coverage()
+    if found is None:
+        raise CapsNMTError(
+            f"coverage_penalty {coverage_penalty} needs a system that keeps count of its attention, such as gnmt; "
+            "set decoding.coverage_penalty: 0"
+        )
+    return coverage_penalty * np.minimum(found.astype(np.float64), 0.0)
+
+
+def _greedy(
+    session: Session, required: Ints, penalty: npt.NDArray[np.float64], coverage_penalty: float
+) -> dict[int, Hypothesis]:
     """A beam of one, the short way: what does not win is forgotten. No entry for a sentence without a possible end."""
     found: dict[int, Hypothesis] = {}
     written: list[list[int]] = [[] for _ in required]
@@ -107,13 +125,15 @@ def _greedy(session: Session, required: Ints, penalty: npt.NDArray[np.float64]) 
     for position in range(required.shape[1]):
         ids, log_probs = _candidates(session, tokens, origins, 1, required[sentences, position])
         tokens, totals = ids[:, 0], totals + log_probs[:, 0]
+        coverage = _coverage(session, coverage_penalty, sentences)
         lives = (tokens != EOS) & (totals > -np.inf)
         for row, (sentence, token) in enumerate(zip(sentences.tolist(), tokens.tolist(), strict=True)):
             if lives[row]:
                 written[sentence].append(token)
             elif totals[row] > -np.inf:
                 total = float(totals[row])
-                found[sentence] = Hypothesis(written[sentence], total, total / float(penalty[position]))
+                score = total / float(penalty[position]) + float(coverage[row])
+                found[sentence] = Hypothesis(written[sentence], total, score)
         origins = np.flatnonzero(lives)
         if not len(origins):
             break
@@ -150,13 +170,17 @@ def impossible(prefix: Sequence[int]) -> Hypothesis:
     return Hypothesis(list(prefix), -np.inf, -np.inf)
 
 
-def check_beam(beam: int, num_best: int, length_penalty: float, length_penalty_type: str) -> None:
+def check_beam(
+    beam: int, num_best: int, length_penalty: float, length_penalty_type: str, coverage_penalty: float
+) -> None:
     """Refuses settings that have no meaning."""
     if beam < 1:
         raise CapsNMTError(f"beam {beam} must be 1 or more")
     if not 1 <= num_best <= beam:
         raise CapsNMTError(f"num_best {num_best} must lie between 1 and the beam ({beam}); widen the beam")
     penalties.length_penalty(1.0, length_penalty, length_penalty_type)  # which checks both
+    if not coverage_penalty >= 0.0:  # also refuses NaN; the early stopping relies on it
+        raise CapsNMTError(f"coverage_penalty {coverage_penalty} must be 0 or more; 0 turns it off")
 
 
 def _candidates(

@@ -57,6 +57,7 @@ class TranslateOptions:
     beam: int | None = None
     length_penalty: float | None = None
     length_penalty_type: LengthPenaltyType | None = None
+    coverage_penalty: float | None = None
     max_length_ratio: float | None = None
     sampling: SamplingOptions | None = None
     split: bool = True  # a line of several sentences is translated sentence by sentence

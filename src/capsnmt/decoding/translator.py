@@ -89,11 +89,18 @@ class LineTranslator:
             "beam": options.beam,
             "length_penalty": options.length_penalty,
             "length_penalty_type": options.length_penalty_type,
+            "coverage_penalty": options.coverage_penalty,
             "max_length_ratio": options.max_length_ratio,
         }
         settings = self.decoding.model_copy(update={key: value for key, value in asked.items() if value is not None})
         if options.sampling is None:
-            check_beam(settings.beam, options.num_best, settings.length_penalty, settings.length_penalty_type)
+            check_beam(
+                settings.beam,
+                options.num_best,
+                settings.length_penalty,
+                settings.length_penalty_type,
+                settings.coverage_penalty,
+            )
         else:
             given = options.sampling
             check_sampling(

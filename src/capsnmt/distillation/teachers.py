@@ -1,4 +1,4 @@
-"""Who can teach: a model folder, a CTranslate2 model, or any command that maps lines to lines."""
+"""Who can teach: a model folder, an ensemble of several, a CTranslate2 model, any command that maps lines to lines."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Teacher(Protocol):
 
 
 class ModelTeacher:
-    """A model folder of this project, through its exported runtime where it has one."""
+    """A model folder of this project or an ensemble, through the exported runtime where there is one."""
 
-    def __init__(self, folder: str | Path, options: TranslateOptions, *, engine: str = "auto") -> None:
+    def __init__(self, folders: Sequence[str | Path], options: TranslateOptions, *, engine: str = "auto") -> None:
         from capsnmt.verbs import Translator
 
-        self._folder = str(folder)
+        self._folders = list(map(str, folders))
         self._options = options
-        self._translator = Translator(folder, engine=engine)
+        self._translator = Translator(folders, engine=engine)
         self.languages: LanguagesConfig | None = self._translator.languages
 
     def translate(self, lines: Sequence[str]) -> list[list[Candidate]]:
@@ -53,9 +53,9 @@ class ModelTeacher:
         return [[Candidate(text, score) for text, score in each.hypotheses] for each in found]
 
     def about(self) -> dict[str, Any]:
-        """The folder and what it was asked."""
+        """The folders and what they were asked."""
         options = self._options
-        return {"model": self._folder, "beam": options.beam, "n_best": options.num_best, "split": options.split}
+        return {"models": self._folders, "beam": options.beam, "n_best": options.num_best, "split": options.split}
 
 
 class CTranslate2Teacher:
@@ -120,7 +120,7 @@ class CommandTeacher:
 
 
 def open_teacher(
-    model: str | Path | None,
+    models: Sequence[str | Path],
     command: str | None,
     options: TranslateOptions,
     *,
@@ -128,11 +128,11 @@ def open_teacher(
     engine: str = "auto",
 ) -> Teacher:
     """The teacher that a user names."""
-    if command is not None or model is None:
-        return CommandTeacher(command or "")
-    if is_ctranslate2(model):
-        return CTranslate2Teacher(model, beam=options.beam or 5, num_best=options.num_best, subwords=subwords)
-    return ModelTeacher(model, options, engine=engine)
+    if command is not None:
+        return CommandTeacher(command)
+    if len(models) == 1 and is_ctranslate2(models[0]):
+        return CTranslate2Teacher(models[0], beam=options.beam or 5, num_best=options.num_best, subwords=subwords)
+    return ModelTeacher(models, options, engine=engine)
 
 
 def is_ctranslate2(folder: str | Path) -> bool:

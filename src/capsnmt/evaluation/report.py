@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from capsnmt.config import LanguagesConfig
@@ -27,6 +28,8 @@ class EvaluationReport:
     num_empty_hypotheses: int  # although the source is not blank
     num_copied_sources: int  # left untranslated, word for word
     length_ratio: float | None  # words of all hypotheses / words of all references
+    system: str | None = None  # what the row of a table is called
+    origin: str | None = None  # where its translations come from: a citation, an address, a command
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values only, ready for json.dumps."""
@@ -68,7 +71,8 @@ def evaluate_outputs(
 
 def print_report(report: EvaluationReport, console: Console) -> None:
     """Three tables and a line of counts."""
-    table = Table(title=f"{report.source_language} → {report.target_language}, {report.num_sentences} sentences")
+    name = "" if report.system is None else f"{escape(report.system)}: "
+    table = Table(title=f"{name}{report.source_language} → {report.target_language}, {report.num_sentences} sentences")
     for heading in ("score", "value", "95 %"):
         table.add_column(heading, no_wrap=True)
     table.add_column("signature", overflow="fold")
@@ -82,6 +86,8 @@ def print_report(report: EvaluationReport, console: Console) -> None:
         f"length ratio {ratio}, empty hypotheses {report.num_empty_hypotheses}, "
         f"copied sources {report.num_copied_sources}"
     )
+    if report.origin is not None:
+        console.print(f"translations: {report.origin}", markup=False)
 
 
 def _length_table(title: str, rows: Sequence[LengthRow]) -> Table:

@@ -6,9 +6,17 @@ from typing import Any, NamedTuple
 
 from capsnmt.config import StrictModel, parse
 from capsnmt.errors import CapsNMTError
+from capsnmt.models.bytenet import ByteNet, ByteNetConfig
 from capsnmt.models.capsnmt import CapsNMT, CapsNMTConfig
 from capsnmt.models.contract import TranslationModel
+from capsnmt.models.convs2s import ConvS2S, ConvS2SConfig
+from capsnmt.models.deep_encdec import DeepEncDec, DeepEncDecConfig
+from capsnmt.models.encdec import EncDec, EncDecConfig
+from capsnmt.models.gnmt import GNMT, GNMTConfig
+from capsnmt.models.hybrid import Hybrid, HybridConfig
 from capsnmt.models.pooling import AttentionPooling, AttentionPoolingConfig
+from capsnmt.models.rnmt import RNMT, RNMTConfig
+from capsnmt.models.rnnsearch import RNNSearch, RNNSearchConfig
 from capsnmt.models.simple import SimpleAggregation, SimpleAggregationConfig
 from capsnmt.models.transformer import Transformer, TransformerConfig
 
@@ -25,6 +33,14 @@ MODELS: dict[str, System] = {
     "simple": System(SimpleAggregationConfig, SimpleAggregation),
     "pooling": System(AttentionPoolingConfig, AttentionPooling),
     "transformer": System(TransformerConfig, Transformer),
+    "encdec": System(EncDecConfig, EncDec),
+    "deep_encdec": System(DeepEncDecConfig, DeepEncDec),
+    "rnnsearch": System(RNNSearchConfig, RNNSearch),
+    "gnmt": System(GNMTConfig, GNMT),
+    "bytenet": System(ByteNetConfig, ByteNet),
+    "convs2s": System(ConvS2SConfig, ConvS2S),
+    "rnmt": System(RNMTConfig, RNMT),
+    "hybrid": System(HybridConfig, Hybrid),
 }
 
 

@@ -3,6 +3,9 @@
 Shapes: batch-first, right-padded; masks are bool with True = real token. `memory` (made once per sentence) and `state`
 (once per hypothesis) are dicts of batch-first tensors, so reordering a beam is one line for all systems:
 `{name: tensor[rows] for name, tensor in state.items()}`.
+
+A state may have an entry `coverage` (batch, src_len): the attention that each source position has had up to now, with 1
+at padding. The search reads it for GNMT's coverage penalty, β Σ_j log(min(coverage_j, 1)).
 """
 
 from __future__ import annotations

@@ -27,9 +27,18 @@ class ScaledEmbedding(nn.Embedding):
 
 
 def build_embeddings(
-    *, source_size: int, target_size: int, width: int, tie: Tying
+    *, source_size: int, target_size: int, width: int, tie: Tying, output_width: int | None = None
 ) -> tuple[ScaledEmbedding, ScaledEmbedding, nn.Linear]:
-    """Source embedding, target embedding and output layer W_o, sharing weights as `tie` says."""
+    """Source embedding, target embedding and output layer W_o, sharing weights as `tie` says.
+
+    `output_width` is the width of what W_o reads, where it is not the embeddings' own.
+    """
+    output_width = width if output_width is None else output_width
+    if tie != "none" and output_width != width:
+        raise ValueError(
+            f"tie_embeddings: {tie} needs embeddings as wide as what the output layer reads, but they are {width} and "
+            f"{output_width} wide; set tie_embeddings: none"
+        )
     if tie == "all" and source_size != target_size:
         raise ValueError(
             f"tie_embeddings: all needs one joint vocabulary, but the sizes are {source_size} and {target_size}; "
@@ -37,9 +46,9 @@ def build_embeddings(
         )
     target = ScaledEmbedding(target_size, width)
     source = target if tie == "all" else ScaledEmbedding(source_size, width)
-    output = nn.Linear(width, target_size, bias=False)
+    output = nn.Linear(output_width, target_size, bias=False)
     if tie == "none":
-        nn.init.normal_(output.weight, std=width**-0.5)
+        nn.init.normal_(output.weight, std=output_width**-0.5)
     else:
         output.weight = target.weight
     return source, target, output
@@ -160,6 +169,26 @@ class Attention(nn.Module):
         return mixed
 
 
+class AdditiveAttention(nn.Module):
+    """e_j = v · tanh(W s + U h_j), a softmax over the real positions, c = Σ_j α_j h_j (Bahdanau et al. 2015)."""
+
+    def __init__(self, *, query_width: int, memory_width: int, hidden_width: int) -> None:
+        super().__init__()
+        self.W = nn.Linear(query_width, hidden_width, bias=False)
+        self.U = nn.Linear(memory_width, hidden_width, bias=False)
+        self.v = nn.Linear(hidden_width, 1, bias=False)
+
+    def remember(self, h: Tensor, mask: Tensor) -> Memory:
+        """h (batch, src_len, dim), its keys U h, made once a sentence, and the mask."""
+        return {"values": h, "keys": self.U(h), "mask": mask}
+
+    def forward(self, s: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+        """One query a row, (batch, dim) → c (batch, dim) and α (batch, src_len)."""
+        e = self.v(torch.tanh(self.W(s)[:, None] + memory["keys"]))[..., 0]  # (batch, src_len)
+        alpha = e.masked_fill(~memory["mask"], -torch.inf).softmax(dim=-1)
+        return (alpha[:, None] @ memory["values"])[:, 0], alpha
+
+
 class LSTMDecoder(nn.Module):
     """Eq. 5, stacked: s_t = LSTM(s_{t-1}, u_t). Start state: zeros (the paper does not say; see docs/PAPER.md).
 
@@ -227,6 +256,22 @@ def masked_max(x: Tensor, mask: Tensor) -> Tensor:
     return x.masked_fill(~mask[..., None], torch.finfo(x.dtype).min).amax(dim=1)
 
 
+def last_of(x: Tensor, mask: Tensor) -> Tensor:
+    """The last real position: (batch, len, dim) → (batch, dim)."""
+    last = (mask.sum(dim=1) - 1).clamp(min=0)  # (batch,)
+    return x.gather(1, last[:, None, None].expand(-1, 1, x.size(-1)))[:, 0]
+
+
 def feed_forward(width: int, inner_width: int, output_width: int) -> nn.Sequential:
     """Two linear transformations with a ReLU between them, applied to each position separately."""
     return nn.Sequential(nn.Linear(width, inner_width), nn.ReLU(), nn.Linear(inner_width, output_width))
+
+
+def neighbours(x: Tensor, kernel: int, dilation: int = 1) -> Tensor:
+    """What a convolution without padding reads: (batch, (kernel-1)·dilation + len, dim) → (batch, len, kernel·dim).
+
+    A linear layer on it is that convolution. One matrix product then serves a whole sequence and a single step of
+    decoding alike, and is what int8 engines are fast at.
+    """
+    length = x.size(1) - (kernel - 1) * dilation
+    return torch.cat([x[:, tap * dilation : tap * dilation + length] for tap in range(kernel)], dim=-1)

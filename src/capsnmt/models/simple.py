@@ -19,6 +19,7 @@ from capsnmt.models.layers import (
     Tying,
     build_embeddings,
     feed_forward,
+    last_of,
     masked_max,
     masked_mean,
 )
@@ -41,9 +42,7 @@ class SimpleAggregationConfig(StrictModel):
 
 def aggregate(h: Tensor, mask: Tensor) -> Tensor:
     """Eq. 2-4: H (batch, src_len, dim) → C = [h^max, h^avg, h_1, h_L], (batch, 4, dim)."""
-    last = (mask.sum(dim=1) - 1).clamp(min=0)  # (batch,)
-    h_L = h.gather(1, last[:, None, None].expand(-1, 1, h.size(-1)))[:, 0]
-    return torch.stack([masked_max(h, mask), masked_mean(h, mask), h[:, 0], h_L], dim=1)
+    return torch.stack([masked_max(h, mask), masked_mean(h, mask), h[:, 0], last_of(h, mask)], dim=1)
 
 
 class SimpleAggregation(TranslationModel):

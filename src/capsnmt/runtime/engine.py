@@ -19,6 +19,7 @@ import numpy.typing as npt
 import onnxruntime as ort
 
 from capsnmt.decoding.engine import Candidates, Floats, Ints
+from capsnmt.decoding.penalties import log_coverage
 from capsnmt.errors import CapsNMTError
 from capsnmt.runtime.lexicon import Lexicon
 from capsnmt.runtime.manifest import (
@@ -242,6 +243,11 @@ class OnnxSession:
         self._gather(origins)
         (log_probs,) = self._run(STEP_ALL, ["all_log_probs"], tokens, origins, {})
         return log_probs
+
+    def coverage(self) -> Floats | None:
+        """How much of its source each row has covered, in logs."""
+        covered = self._state.get("state.coverage")
+        return None if covered is None else log_coverage(covered.numpy())
 
     def _gather(self, origins: Ints) -> None:
         """What each row reads of its sentence."""

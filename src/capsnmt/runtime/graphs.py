@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,9 @@ def tidied(model: onnx.ModelProto) -> onnx.ModelProto:
     ends = {value.name for value in graph.output}
     nodes = []
     for node in graph.node:
-        for position, name in enumerate(node.input):
-            node.input[position] = aliases.get(name, name)
+        for reader in (node, *inner_nodes(node)):
+            for position, name in enumerate(reader.input):
+                reader.input[position] = aliases.get(name, name)
         if node.op_type == "Constant" and node.attribute[0].name == "value":
             tensor = graph.initializer.add()
             tensor.CopyFrom(node.attribute[0].t)
@@ -54,6 +55,19 @@ def tidied(model: onnx.ModelProto) -> onnx.ModelProto:
     del graph.node[:]
     graph.node.extend(nodes)
     return model
+
+
+def bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """The graphs inside a node, such as what a Loop repeats; their nodes may read any name from outside."""
+    return [attribute.g for attribute in node.attribute if attribute.type == onnx.AttributeProto.GRAPH]
+
+
+def inner_nodes(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    """All nodes inside a node, at any depth."""
+    for body in bodies(node):
+        for inner in body.node:
+            yield inner
+            yield from inner_nodes(inner)
 
 
 def step_graph(core: onnx.ModelProto) -> onnx.ModelProto:
@@ -179,7 +193,8 @@ def with_logits_in_place(model: onnx.ModelProto, sample: dict[str, Array]) -> on
     probe.CopyFrom(model)
     probe.graph.output.append(helper.make_empty_tensor_value_info(node.input[0]))
     session = ort.InferenceSession(probe.SerializeToString(), providers=["CPUExecutionProvider"])
-    if session.run([node.input[0]], sample)[0].shape[1] == 1:
+    read = {value.name: sample[value.name] for value in session.get_inputs()}  # a step may not need all of its memory
+    if session.run([node.input[0]], read)[0].shape[1] == 1:
         axes = _constant(model.graph, "logits_axes", np.array([1], dtype=np.int64))
         node.CopyFrom(helper.make_node("Squeeze", [node.input[0], axes], list(node.output)))
     return model
@@ -221,9 +236,15 @@ def tensor_records(values: Iterable[onnx.ValueInfoProto]) -> dict[str, TensorRec
 
 def shortened(model: onnx.ModelProto) -> onnx.ModelProto:
     """The same graph without the names and remarks of the exporter, which would be a third of a small file."""
-    graph = model.graph
-    kept = {value.name for value in (*graph.input, *graph.output)} | {""}
-    new: dict[str, str] = {name: name for name in kept}
+    kept = {value.name for value in (*model.graph.input, *model.graph.output)} | {""}
+    _shorten(model.graph, {name: name for name in kept})
+    model.graph.name = "capsnmt"
+    return model
+
+
+def _shorten(graph: onnx.GraphProto, new: dict[str, str]) -> None:
+    for value in (*graph.input, *graph.output):
+        value.name = new.setdefault(value.name, f"t{len(new)}")
     for tensor in graph.initializer:
         tensor.name = new.setdefault(tensor.name, f"w{len(new)}")
         tensor.doc_string = ""
@@ -231,12 +252,12 @@ def shortened(model: onnx.ModelProto) -> onnx.ModelProto:
         for names in (node.input, node.output):
             for position, name in enumerate(names):
                 names[position] = new.setdefault(name, f"t{len(new)}")
+        for body in bodies(node):
+            _shorten(body, new)
         node.name = node.doc_string = ""
         node.ClearField("metadata_props")
-    graph.name = "capsnmt"
     graph.doc_string = ""
     graph.ClearField("value_info")
-    return model
 
 
 class SharedWeights:

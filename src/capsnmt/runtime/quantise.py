@@ -16,6 +16,8 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from capsnmt.runtime.graphs import inner_nodes
+
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
 
@@ -66,11 +68,13 @@ class _Rewriter:
             "MatMul": self._matmul,
             "Gemm": self._gemm,
             "LSTM": self._cell if self.is_step else self._lstm,
+            "GRU": self._lstm,
+            "Loop": self._loop,
         }
         for node in self.graph.node:
             if node.op_type not in rewrite or not rewrite[node.op_type](node):
                 self.nodes.append(node)
-        read = {name for node in self.nodes for name in node.input}
+        read = {name for node in self.nodes for each in (node, *inner_nodes(node)) for name in each.input}
         kept = [tensor for tensor in self.graph.initializer if tensor.name in read]
         del self.graph.node[:]
         self.graph.node.extend(self.nodes)
@@ -119,10 +123,20 @@ class _Rewriter:
             weight = self._constant_value(node.input[position])
             if weight is None or weight.dtype != np.float32:
                 return False
-            integers, scale = quantise_columns(weight[0].T)  # (1, 4 * hidden, inputs), one direction
+            integers, scale = quantise_columns(weight[0].T)  # (1, gates * hidden, inputs), one direction
             stored = self._constant(np.ascontiguousarray(integers.T)[None], "lstm")
             as_float = self._add("Cast", [stored], to=onnx.TensorProto.FLOAT)
             node.input[position] = self._add("Mul", [as_float, self._constant(scale[None, :, None], "scale")])
+        return False
+
+    def _loop(self, node: onnx.NodeProto) -> bool:
+        """A recurrence that ONNX has no node for: what it reads over and over is stored as an LSTM's weights are."""
+        for inner in inner_nodes(node):
+            weight = self._weight(inner.input[1]) if inner.op_type == "MatMul" else None
+            if weight is not None:
+                integers, scale = quantise_columns(weight)
+                as_float = self._add("Cast", [self._constant(integers, "loop")], to=onnx.TensorProto.FLOAT)
+                inner.input[1] = self._add("Mul", [as_float, self._constant(scale, "scale")])
         return False
 
     def _cell(self, node: onnx.NodeProto) -> bool:

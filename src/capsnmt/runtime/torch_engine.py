@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from capsnmt.decoding.engine import Candidates
+from capsnmt.decoding.penalties import log_coverage
 from capsnmt.errors import CapsNMTError
 from capsnmt.folder import WEIGHTS, read_folder_config
 from capsnmt.models import build_model
@@ -101,6 +102,11 @@ class TorchSession:
         """The whole distribution of each row: (rows, vocabulary) log-probs."""
         with torch.inference_mode():
             return self._log_probs(tokens, origins).cpu().numpy()
+
+    def coverage(self) -> np.ndarray | None:
+        """How much of its source each row has covered, in logs."""
+        covered = self._state.get("coverage")
+        return None if covered is None else log_coverage(covered.float().cpu().numpy())
 
     def _log_probs(self, tokens: np.ndarray, origins: np.ndarray) -> Tensor:
         device = self._engine.device

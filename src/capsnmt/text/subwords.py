@@ -10,7 +10,7 @@ import re
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import sentencepiece
 
@@ -36,27 +36,29 @@ def protected_symbol(index: int) -> str:
     return f"⦅{index}⦆"
 
 
-def train_subwords(lines: Iterable[str], config: SubwordsConfig, path: Path) -> None:
+def train_subwords(
+    lines: Iterable[str], config: SubwordsConfig, path: Path, *, side: Literal["source", "target"] = "source"
+) -> None:
     """Trains on normalised lines and writes the model file. Too small a corpus gets a smaller vocabulary."""
-    model = io.BytesIO()
+    model, wanted = io.BytesIO(), config.size_of(side)
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines), model_writer=model, **_training_options(config)
+            sentence_iterator=iter(lines), model_writer=model, **_training_options(config, wanted)
         )
     except RuntimeError as error:
-        raise CapsNMTError(_explain(str(error), config)) from None
+        raise CapsNMTError(_explain(str(error), config, wanted)) from None
     size = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()).get_piece_size()
-    if size < config.vocabulary:
-        _LOG.warning("text.subwords.vocabulary: %d, but the training text yields only %d", config.vocabulary, size)
+    if size < wanted:
+        _LOG.warning("text.subwords.vocabulary: %d, but the training text yields only %d", wanted, size)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     temporary.write_bytes(model.getvalue())
     temporary.replace(path)
 
 
-def _training_options(config: SubwordsConfig) -> dict[str, Any]:
+def _training_options(config: SubwordsConfig, vocabulary: int) -> dict[str, Any]:
     return {
         "model_type": config.type,
-        "vocab_size": config.vocabulary,
+        "vocab_size": vocabulary,
         "hard_vocab_limit": False,  # a small corpus gets a smaller vocabulary instead of an error
         "character_coverage": config.character_coverage,
         "byte_fallback": config.byte_fallback and config.type in ("bpe", "unigram"),
@@ -77,12 +79,12 @@ def _training_options(config: SubwordsConfig) -> dict[str, Any]:
     }
 
 
-def _explain(error: str, config: SubwordsConfig) -> str:
+def _explain(error: str, config: SubwordsConfig, vocabulary: int) -> str:
     """SentencePiece's own message ends in a remark; the numbers in it are what the user needs."""
     required = re.search(r"smaller than required_chars\.? *(\d+) vs (\d+)", error)
     if required:
         return (
-            f"text.subwords.vocabulary: {config.vocabulary} is too small, because single characters, bytes and symbols "
+            f"text.subwords.vocabulary: {vocabulary} is too small, because single characters, bytes and symbols "
             f"alone need {required[2]}; raise it, or lower text.subwords.character_coverage or protected_symbols"
         )
     if "empty" in error.lower():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,9 +23,17 @@ def use_bf16(model: nn.Module, names: Sequence[str]) -> None:
             raise CapsNMTError(
                 f"training.bf16_modules: this processor has no bf16 LSTM, which {name!r} needs; leave it out"
             )
-        # A ModuleList only holds its layers and is never called itself.
-        for part in module if isinstance(module, nn.ModuleList) else [module]:
+        for part in _called(module):
             part.forward = _autocast(part.forward)
+
+
+def _called(module: nn.Module) -> Iterator[nn.Module]:
+    """What only holds its layers, such as a ModuleList, has no `forward` and is never called itself: they are."""
+    if type(module).forward is not nn.Module.forward:
+        yield module
+        return
+    for child in module.children():
+        yield from _called(child)
 
 
 def _has_lstm(module: nn.Module) -> bool:

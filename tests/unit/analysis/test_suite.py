@@ -7,6 +7,7 @@ import json
 import pytest
 import yaml
 
+from capsnmt.analysis.reproduction import plan_of, write_report
 from capsnmt.analysis.results import Spread, collect, compare
 from capsnmt.analysis.sections import Evidence
 from capsnmt.analysis.suite import SectionConfig, read_suite, run_suite, runs_of
@@ -107,3 +108,29 @@ def test_rows_are_compared_on_the_seeds_that_both_have(tmp_path):
     assert found.p_value < 0.05
     with pytest.raises(CapsNMTError, match="no finished seed in common"):
         compare("good", "lonely", runs)
+
+
+def test_an_outside_system_is_a_row_that_is_not_trained(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "test.en").write_text("one two three four five\n" * 4, encoding="utf-8")
+    (data / "test.de").write_text("eins zwei drei vier fünf\n" * 4, encoding="utf-8")
+    test = {"source": "test.en", "target": "test.de", "tsv": None}
+    outside = {"recipe": RECIPE, "hypotheses": str(data / "test.de"), "origin": "their submission to WMT14"}
+    suite = suite_of(tmp_path, rows={"buck": outside}, set={"data.test": test, "data.root": str(data)})
+    runs = run_suite(suite, say=lambda text: None)
+    assert [run.name for run in runs] == ["buck-s1"]  # more seeds would be the same translations
+    assert not runs[0].folder.exists()
+    evaluation = json.loads(runs[0].result.read_text(encoding="utf-8"))["evaluation"]
+    assert (evaluation["system"], evaluation["origin"]) == ("buck", "their submission to WMT14")
+    assert all(score["signature"] for score in evaluation["scores"])
+    assert plan_of(suite) == [{"run": "buck-s1", "updates": 0, "tokens": 0, "done": True}]
+    report = (write_report(suite, runs) / "report.md").read_text(encoding="utf-8")
+    assert "| buck | – | – | – | 100.00 | 100.00 | 100.00 | – |" in report
+    assert "buck was not trained here: their submission to WMT14." in report
+    assert "capsnmt train" not in report
+
+
+def test_translations_without_an_origin_are_refused(tmp_path):
+    with pytest.raises(CapsNMTError, match="whose translations are they"):
+        suite_of(tmp_path, rows={"buck": {"recipe": RECIPE, "hypotheses": "test.de"}})

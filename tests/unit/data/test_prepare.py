@@ -151,6 +151,13 @@ def test_a_block_of_huge_lines_is_no_huge_block() -> None:
     assert len(blocks) == 6
 
 
+def test_each_side_has_a_vocabulary_of_its_own_size(folder: Path) -> None:
+    config = recipe(folder, subwords={"joint": False, "vocabulary": [330, 310]})
+    corpus = load_store(prepare(config))
+    assert (corpus.info["vocabulary"]["source_size"], corpus.info["vocabulary"]["target_size"]) == (330, 310)
+    assert prepare(config) == corpus.folder  # recognised as the same settings
+
+
 def test_vocabulary_comes_from_train_alone(folder: Path) -> None:
     config = recipe(folder, subwords={"type": "char"})
     write_text(folder / "text", "valid", [("Ω", "ß")])

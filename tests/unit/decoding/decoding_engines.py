@@ -18,8 +18,14 @@ Distribution = Callable[[Ids, Ids], np.ndarray]  # (source, prefix) -> log-probs
 class WrittenEngine:
     """Implements the contract literally and records the rows of every step."""
 
-    def __init__(self, distribution: Distribution, vocabulary_size: int = 8) -> None:
+    def __init__(
+        self,
+        distribution: Distribution,
+        vocabulary_size: int = 8,
+        coverage: Callable[[Ids, Ids], float] | None = None,  # of a source by the step after a prefix
+    ) -> None:
         self.distribution = distribution
+        self.coverage = coverage
         self.vocabulary_size = vocabulary_size
         self.rows_per_step: list[int] = []
         self.batches: list[list[Ids]] = []
@@ -46,6 +52,10 @@ class WrittenSession:
         self.rows, self.started = continued, True
         self.engine.rows_per_step.append(len(tokens))
         return np.stack([self.engine.distribution(source, prefix) for source, prefix in self.rows])
+
+    def coverage(self) -> np.ndarray | None:
+        covered = self.engine.coverage
+        return None if covered is None else np.array([covered(source, prefix) for source, prefix in self.rows])
 
     def step(self, tokens: np.ndarray, origins: np.ndarray, k: int, forced: np.ndarray | None = None) -> Candidates:
         log_probs = self.step_all(tokens, origins)

@@ -15,7 +15,7 @@ from capsnmt.text.subwords import BOS, EOS, PAD, UNK
 PENALTIES = {"wu": lambda n, alpha: ((5 + n) / 6) ** alpha, "len": lambda n, alpha: n**alpha}
 
 
-def search_one(engine, source=(A,), *, beam, num_best=1, alpha=0.0, kind="wu", max_length=10, prefix=()):
+def search_one(engine, source=(A,), *, beam, num_best=1, alpha=0.0, kind="wu", beta=0.0, max_length=10, prefix=()):
     return beam_search(
         engine,
         [source],
@@ -23,12 +23,13 @@ def search_one(engine, source=(A,), *, beam, num_best=1, alpha=0.0, kind="wu", m
         num_best=num_best,
         length_penalty=alpha,
         length_penalty_type=kind,
+        coverage_penalty=beta,
         max_lengths=[max_length],
         prefixes=[prefix],
     )[0]
 
 
-def slow_search(engine, source, *, beam, num_best, alpha, kind, max_length, prefix):
+def slow_search(engine, source, *, beam, num_best, alpha, kind, beta, max_length, prefix):
     """The definition in plain loops: one sentence, no early stopping, no bookkeeping."""
     max_length = max(max_length, len(prefix) + 1)
     width = 2 * beam if beam > 1 else 1
@@ -47,7 +48,8 @@ def slow_search(engine, source, *, beam, num_best, alpha, kind, max_length, pref
         found = sorted(found, key=lambda candidate: -candidate[1])[:width]
         for ids, log_prob in found:
             if ids[-1] == EOS:
-                finished.append((list(ids[:-1]), log_prob, log_prob / PENALTIES[kind](len(ids), alpha)))
+                covered = beta * engine.coverage(tuple(source), ids[:-1])
+                finished.append((list(ids[:-1]), log_prob, log_prob / PENALTIES[kind](len(ids), alpha) + covered))
         live = [candidate for candidate in found if candidate[0][-1] != EOS][:beam]
     finished.sort(key=lambda hypothesis: -hypothesis[2])
     return finished[:num_best] or [(list(prefix), -math.inf, -math.inf)]
@@ -121,10 +123,14 @@ def test_wide_beam_is_exhaustive(seed, max_length, alpha, kind):
     max_length=st.integers(1, 12),
     prefix=st.lists(st.sampled_from([UNK, A, B, C, D]), max_size=3),
     spread=st.sampled_from([0.5, 2.0, 6.0]),
+    beta=st.sampled_from([0.0, 0.2, 3.0]),
 )
-def test_equals_the_slow_search_so_early_stopping_is_exact(seed, beam, data, alpha, kind, max_length, prefix, spread):
+def test_equals_the_slow_search_so_early_stopping_is_exact(
+    seed, beam, data, alpha, kind, max_length, prefix, spread, beta
+):
     engine = random_engine(seed, usable=(UNK, EOS, A, B, C, D), spread=spread)
-    options = {"beam": beam, "num_best": data.draw(st.integers(1, beam)), "alpha": alpha, "kind": kind}
+    engine.coverage = lambda source, prefix: -np.random.default_rng([seed, 9, *prefix]).exponential()
+    options = {"beam": beam, "num_best": data.draw(st.integers(1, beam)), "alpha": alpha, "kind": kind, "beta": beta}
     options |= {"max_length": max_length, "prefix": tuple(prefix)}
     assert_same(search_one(engine, (A, B), **options), slow_search(engine, (A, B), **options))
 
@@ -309,3 +315,27 @@ def test_errors_name_value_and_fix():
         search_one(engine, beam=1, prefix=(A, EOS))
     with pytest.raises(CapsNMTError, match="1 sources with 2 max_lengths"):
         beam_search(engine, [(A,)], beam=1, length_penalty=0.0, length_penalty_type="wu", max_lengths=[4, 4])
+
+
+@pytest.mark.parametrize("beam", [1, 2])
+def test_hand_computed_coverage_penalty(beam):
+    """The likelier A leaves half of one source word uncovered, B only a tenth."""
+    covered = {(): 0.0, (A,): math.log(0.5), (B,): math.log(0.9)}
+    engine = table_engine({(): {A: 0.6, B: 0.4}})
+    engine.coverage = lambda source, prefix: covered[prefix]
+    plain, penalised = (search_one(engine, beam=beam, num_best=beam, beta=beta) for beta in (0.0, 1.0))
+    assert [found.ids for found in plain] == [[A], [B]][:beam]
+    expected = [([B], 0.4, 0.9), ([A], 0.6, 0.5)] if beam == 2 else [([A], 0.6, 0.5)]  # greedy met nothing else
+    assert_same(penalised, [(ids, math.log(p), math.log(p) + math.log(c)) for ids, p, c in expected])
+
+
+@pytest.mark.parametrize("beam", [1, 2])
+def test_a_coverage_penalty_needs_a_system_with_coverage(beam):
+    with pytest.raises(CapsNMTError, match=r"coverage_penalty 0.2 needs a system that keeps count"):
+        search_one(random_engine(1), beam=beam, beta=0.2)
+
+
+@pytest.mark.parametrize("beta", [-0.1, math.nan])
+def test_a_coverage_penalty_is_never_a_reward(beta):
+    with pytest.raises(CapsNMTError, match="must be 0 or more"):
+        search_one(random_engine(1), beam=2, beta=beta)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from capsnmt.decoding.penalties import LENGTH_PENALTIES, length_penalty
+from capsnmt.decoding.penalties import LENGTH_PENALTIES, length_penalty, log_coverage
 from capsnmt.errors import CapsNMTError
 
 
@@ -31,3 +31,10 @@ def test_errors_name_value_and_fix():
     for alpha in (-0.5, float("nan")):
         with pytest.raises(CapsNMTError, match=f"{alpha} must be 0 or more"):
             length_penalty(3.0, alpha, "wu")
+
+
+def test_coverage_is_paid_for_what_was_looked_at_less_than_once():
+    coverage = np.array([[0.5, 1.0, 0.25], [3.0, 1.0, 1.0], [0.0, 1.0, 1.0]], dtype=np.float32)
+    found = log_coverage(coverage)
+    assert found[:2] == pytest.approx([np.log(0.125), 0.0])
+    assert -30.0 < found[2] < -20.0  # an underflow is bad, not impossible

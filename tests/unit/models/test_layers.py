@@ -165,6 +165,13 @@ def test_tie_none_shares_nothing():
     assert [tuple(part.weight.shape) for part in parts] == [(20, 8), (30, 8), (30, 8)]
 
 
+def test_what_the_output_layer_reads_may_have_a_width_of_its_own():
+    source, target, output = build_embeddings(source_size=20, target_size=30, width=8, output_width=5, tie="none")
+    assert [tuple(part.weight.shape) for part in (source, target, output)] == [(20, 8), (30, 8), (30, 5)]
+    with pytest.raises(ValueError, match="they are 8 and 5 wide; set tie_embeddings: none"):
+        build_embeddings(source_size=20, target_size=30, width=8, output_width=5, tie="target")
+
+
 def test_tie_all_needs_one_vocabulary():
     with pytest.raises(ValueError, match=r"20 and 30; set text\.subwords\.joint: true or tie_embeddings: target"):
         build_embeddings(source_size=20, target_size=30, width=8, tie="all")

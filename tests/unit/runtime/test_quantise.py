@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from capsnmt.runtime.graphs import shortened
 from capsnmt.runtime.quantise import ROW_MAX, WEIGHT_MAX, WIDE, ZERO_POINT, quantise_columns, quantised
 
 RANDOM = np.random.default_rng(2)
@@ -148,3 +149,48 @@ def test_no_float_copy_of_a_weight_stays():
         large = [tensor for tensor in made.graph.initializer if np.prod(tensor.dims) >= 64 * 24]
         assert large
         assert {tensor.data_type for tensor in large} == {onnx.TensorProto.INT8}
+
+
+def loop():
+    """h = x W, then three times h = tanh(h U): what a recurrence without a node of its own is traced to."""
+    body = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["h_in", "U"], ["product"]),
+            helper.make_node("Tanh", ["product"], ["h_out"]),
+            helper.make_node("Identity", ["go_on"], ["go_on_out"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("turn", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("h_in", TensorProto.FLOAT, ["r", 48]),
+        ],
+        [
+            helper.make_tensor_value_info("go_on_out", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("h_out", TensorProto.FLOAT, ["r", 48]),
+        ],
+    )
+    nodes = [
+        helper.make_node("MatMul", ["x", "W"], ["h"]),
+        helper.make_node("Loop", ["turns", "yes", "h"], ["y"], body=body),
+    ]
+    constants = {"W": floats(64, 48), "U": floats(48, 48) / 16, "turns": np.array(3), "yes": np.array(True)}
+    return model_of(nodes, [("x", TensorProto.FLOAT, ["r", 64])], ["y"], constants)
+
+
+def test_what_a_loop_repeats_reads_weights_that_are_stored_in_integers():
+    model, x = loop(), floats(5, 64)
+    made = shortened(quantised(model, is_step=False))
+    (expected,), (found,) = run(model, x=x), run(made, x=x)
+    assert 0.0 < relative_error(found, expected) < 0.1
+    assert all(tensor.data_type == TensorProto.INT8 for tensor in made.graph.initializer if len(tensor.dims) == 2)
+
+
+def test_a_gru_over_time():
+    weights = {"W": floats(1, 3 * 32, 24), "R": floats(1, 3 * 32, 32), "b": floats(1, 6 * 32)}
+    node = helper.make_node("GRU", ["x", "W", "R", "b"], ["y", "h"], hidden_size=32, linear_before_reset=1)
+    model = model_of([node], [("x", TensorProto.FLOAT, ["n", "r", 24])], ["y", "h"], weights)
+    made, x = quantised(model, is_step=False), floats(9, 2, 24)
+    for found, expected in zip(run(made, x=x), run(model, x=x), strict=True):
+        assert 0.0 < relative_error(found, expected) < 0.1
+    assert {tensor.data_type for tensor in made.graph.initializer if np.prod(tensor.dims) > 1000} == {TensorProto.INT8}

@@ -18,11 +18,11 @@ def inputs():
 
 def parts_that_compute(model):
     """Children with matrix products in them: an embedding or a dropout has nothing to gain."""
-    return [
-        name
-        for name, child in model.named_children()
-        if any(isinstance(part, (nn.Linear, nn.LSTM)) for part in child.modules())
-    ]
+
+    def multiplies(part):
+        return any(weight.dim() > 1 for weight in part.parameters(recurse=False)) and not isinstance(part, nn.Embedding)
+
+    return [name for name, child in model.named_children() if any(multiplies(part) for part in child.modules())]
 
 
 def lstm_runs_in_bf16():

@@ -1,0 +1,149 @@
+"""RNMT+'s and the hybrid's parts against slow ways to compute the same."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from capsnmt.errors import CapsNMTError
+from capsnmt.models import build_model
+from capsnmt.models.layers import reversal_index
+from capsnmt.models.rnmt import BidirectionalLayer, LayerNormLSTM, MultiHeadAdditiveAttention
+
+
+def test_layer_norm_lstm_is_its_equations():
+    torch.manual_seed(2)
+    lstm = LayerNormLSTM(3, 5)
+    with torch.no_grad():
+        lstm.scale.add_(torch.randn(4, 5) * 0.3)
+        lstm.bias.add_(torch.randn(4, 5) * 0.3)
+    x, h, c = torch.randn(2, 6, 3), torch.randn(2, 5), torch.randn(2, 5)
+    outputs, last_h, last_c = lstm(lstm.W(x), h, c)
+    W, U = lstm.W.weight.chunk(4), lstm.U.weight.chunk(4)
+    for t in range(6):
+        i, f, o, g = (
+            F.layer_norm(x[:, t] @ W[gate].T + h @ U[gate].T, (5,), lstm.scale[gate], lstm.bias[gate])
+            for gate in range(4)
+        )
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c  # "No non-linearity is applied to the LSTM output"
+        torch.testing.assert_close(outputs[:, t], h)
+    assert torch.equal(last_h, outputs[:, -1])
+    torch.testing.assert_close(last_c, c)
+
+
+def test_a_traced_encoder_reads_sentences_of_other_lengths():
+    """An export is a trace, which would otherwise keep the loop over time as long as its example is."""
+    layer = BidirectionalLayer(3, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of tracing, which exporting to ONNX rests on
+        traced = torch.jit.trace(layer, (torch.randn(2, 5, 3), reversal_index(torch.ones(2, 5, dtype=torch.bool))))
+    x, index = torch.randn(2, 9, 3), reversal_index(torch.ones(2, 9, dtype=torch.bool))
+    torch.testing.assert_close(traced(x, index), layer(x, index))
+
+
+def test_additive_attention_is_bahdanaus_in_each_head():
+    torch.manual_seed(3)
+    attention = MultiHeadAdditiveAttention(width=6, num_heads=2, dropout=0.0)
+    vectors, queries = torch.randn(2, 4, 6), torch.randn(2, 3, 6)
+    lengths = [4, 2]
+    mask = torch.arange(4)[None] < torch.tensor(lengths)[:, None]
+    found = attention(queries, {**attention.remember(vectors), "mask": mask})
+    for row, length in enumerate(lengths):
+        for t in range(3):
+            q, expected = attention.query(queries[row, t]), []
+            for head in range(2):
+                part = slice(3 * head, 3 * head + 3)
+                energies = [
+                    attention.v[head] @ torch.tanh(q[part] + attention.key(vectors[row, j])[part])
+                    for j in range(length)
+                ]
+                alpha = torch.stack(energies).softmax(dim=0)
+                expected.append(sum(alpha[j] * vectors[row, j, part] for j in range(length)))
+            torch.testing.assert_close(found[row, t], torch.cat(expected))
+
+
+def rnmt(**settings):
+    torch.manual_seed(6)
+    values = {"system": "rnmt", "width": 8, "encoder_layers": 4, "decoder_layers": 4, "num_heads": 2}
+    return build_model({**values, **settings}, source_size=20, target_size=20).eval()
+
+
+def silence(*lstms):
+    """Cells whose output is always zero."""
+    for lstm in lstms:
+        torch.nn.init.zeros_(lstm.scale)
+        torch.nn.init.zeros_(lstm.bias)
+
+
+@pytest.mark.parametrize(("layer", "has_residual"), [(0, False), (1, False), (2, True), (3, True)])
+def test_residual_connections_start_at_the_third_layer(layer, has_residual):
+    """A layer that says nothing is passed by where there is a residual connection, and blocks the way elsewhere."""
+    model, src = rnmt(), torch.tensor([[5, 6, 7], [8, 9, 10]])
+    mask = torch.ones_like(src, dtype=torch.bool)
+    encoder = model.encoder[layer]
+    silence(encoder.forward_lstm, encoder.backward_lstm)
+    values = model.encode(src, mask)["values"]
+    assert (not torch.allclose(values[0], values[1])) == has_residual
+
+    model = rnmt()
+    silence(model.decoder[layer])
+    memory = model.encode(src, mask)
+    memory = {**memory, "values": torch.zeros_like(memory["values"])}  # no context, only the layers' own way up
+    state = model.start(memory)
+    logits, _ = model.step(torch.tensor([5, 9]), memory, state)
+    assert (not torch.allclose(logits[0], logits[1])) == has_residual
+
+
+def test_the_context_goes_to_every_layer_and_the_softmax():
+    """With every cell silent a change of the source still reaches the logits, through what the softmax reads."""
+    model, mask = rnmt(), torch.ones(1, 3, dtype=torch.bool)
+    silence(*model.decoder)
+    logits = [model(torch.tensor([ids]), mask, torch.tensor([[2]])) for ids in ([5, 6, 7], [8, 9, 10])]
+    assert not torch.allclose(*logits)
+    assert all(lstm.W.in_features == 2 * 8 for lstm in model.decoder)  # [x; context], the first layer too
+
+
+def test_heads_must_divide_the_width():
+    for system in ("rnmt", "hybrid"):
+        with pytest.raises(CapsNMTError, match="not a multiple of num_heads"):
+            build_model({"system": system, "width": 10, "num_heads": 4}, source_size=20, target_size=20)
+
+
+# ---------------------------------------------------------------- hybrid
+
+
+def hybrid(**settings):
+    torch.manual_seed(7)
+    values = {"system": "hybrid", "width": 8, "encoder_layers": 1, "decoder_layers": 2, "num_capsules": 3}
+    return build_model({**values, **settings}, source_size=20, target_size=20).eval()
+
+
+@pytest.mark.parametrize("attend", ["states", "capsules"])
+@pytest.mark.parametrize("silent", ["context", "values"])
+def test_the_hybrid_reads_both_contexts(attend, silent):
+    """With either of the two cut off, the other still tells of the source."""
+    model, mask = hybrid(attend=attend), torch.ones(1, 3, dtype=torch.bool)
+    logits = []
+    for ids in ([5, 6, 7], [8, 9, 10]):
+        memory = model.encode(torch.tensor([ids]), mask)
+        memory = {**memory, silent: torch.zeros_like(memory[silent])}
+        logits.append(model.step(torch.tensor([2]), memory, model.start(memory))[0])
+    assert not torch.allclose(*logits, atol=1e-5)
+
+
+def test_the_hybrid_attends_over_m_capsules_or_all_states():
+    src = torch.randint(4, 20, (2, 9))
+    mask = torch.ones_like(src, dtype=torch.bool)
+    assert hybrid(attend="capsules").encode(src, mask)["keys"].shape == (2, 4, 3, 2)
+    assert hybrid(attend="states").encode(src, mask)["keys"].shape == (2, 4, 9, 2)
+
+
+def test_the_hybrids_routing_is_a_distribution_over_the_capsules():
+    src = torch.randint(4, 20, (2, 9))
+    alpha = hybrid().routing(src, torch.ones_like(src, dtype=torch.bool))
+    assert alpha.shape == (2, 3, 9, 3)
+    torch.testing.assert_close(alpha.sum(dim=-1), torch.ones(2, 3, 9))
