@@ -21,7 +21,7 @@ SpanKind = Literal["placeholder", "tag", "url", "email", "number"]  # text/spans
 Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
 LanguageCode = Annotated[str, Field(min_length=2, max_length=35, pattern=r"^[A-Za-z0-9_-]+$")]
 
-FORMAT_VERSION = 1  # of the model folder and of the data store
+FORMAT_VERSION = 1  # of the model folder
 
 # A model folder may come from anywhere, so what its config asks for must be possible: these are far beyond any model
 # of today, and far below what fills a machine's memory by itself.
@@ -64,9 +64,37 @@ class ParallelText(StrictModel):
 
     @model_validator(mode="after")
     def _either_two_files_or_a_tsv(self) -> ParallelText:
-        if (self.tsv is None) == (self.source is None) or (self.source is None) != (self.target is None):
+        if not self._has_its_files():
             raise ValueError("give either `source` and `target`, or `tsv`")
         return self
+
+    def _has_its_files(self) -> bool:
+        return (self.tsv is None) != (self.source is None) and (self.source is None) == (self.target is None)
+
+
+class WeightedText(ParallelText):
+    """One of several training corpora."""
+
+    weight: float = Field(1.0, gt=0.0, le=1e6, description="how often its pairs come, relative to the others'")
+
+
+class TrainingText(ParallelText):
+    """One corpus, or several that are mixed: a corpus of n pairs gets a share of weight × n^(1 / temperature)."""
+
+    mix: tuple[WeightedText, ...] = Field((), max_length=255, description="several corpora instead of one")
+    temperature: float = Field(1.0, gt=0.0, le=1e6, description="1: by size; higher: small corpora come more often")
+
+    @model_validator(mode="after")
+    def _either_two_files_or_a_tsv(self) -> TrainingText:
+        alone = (self.source, self.target, self.tsv) == (None, None, None)
+        if not (alone if self.mix else self._has_its_files()):
+            raise ValueError("give either `source` and `target`, or `tsv`, or several of these as `mix`")
+        return self
+
+    @property
+    def corpora(self) -> tuple[ParallelText, ...]:
+        """Every corpus, also a single one."""
+        return self.mix or (self,)
 
 
 class FilterConfig(StrictModel):
@@ -87,7 +115,7 @@ class DataConfig(StrictModel):
 
     root: str = "."
     generate: Literal["demo"] | None = Field(None, description="write this made-up corpus under root first")
-    train: ParallelText
+    train: TrainingText
     valid: ParallelText
     test: ParallelText | None = None
     store: str = Field(description="folder of the prepared corpus; systems that share it share their vocabulary")
@@ -147,7 +175,9 @@ class TrainingConfig(StrictModel):
     seed: int = Field(1, ge=0, lt=2**63)
     steps: int = Field(ge=1, description="number of updates, counted from the start of the run")
     batch_tokens: int = Field(4096, ge=16, description="padded tokens per side, batch and device")
-    accumulate: int = Field(1, ge=1, description="batches per update and device")
+    accumulate: int = Field(
+        1, ge=1, description="batches per update; several devices share them, with at least one each"
+    )
     learning_rate: float = Field(gt=0.0, description="its peak, reached at the end of the warm-up")
     schedule: Literal["inverse_sqrt", "linear", "constant"] = "inverse_sqrt"
     warmup_steps: int = Field(4000, ge=1)
@@ -368,6 +398,8 @@ def _explain(section: type[BaseModel], fault: Any) -> str:
 
 def _keys_of(section: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
     for part in location:
+        if isinstance(part, int):  # a place in a list of sections
+            continue
         field = section.model_fields.get(str(part))
         kinds = [] if field is None else [field.annotation, *getattr(field.annotation, "__args__", ())]
         nested = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]

@@ -81,7 +81,7 @@ def prepare(config: RunConfig, *, show: bool = True) -> Path:
     _need("pyarrow", "preparing a corpus")
     from capsnmt.data.prepare import prepare as prepare_store
 
-    return prepare_store(config, progress=show)
+    return prepare_store(config, progress=show, verify=True)
 
 
 def doctor(
@@ -259,7 +259,10 @@ def export(
     data = read_folder_config(folder).data
     if pairs is None:
         pairs = _pairs_if_there(data.valid, data.root, max_sentences)
-    training_text = _pairs_if_there(data.train, data.root, 500_000) if selection else None
+    training_text = None
+    if selection:
+        corpora = data.train.corpora
+        training_text = [pair for text in corpora for pair in _pairs_if_there(text, data.root, 500_000 // len(corpora))]
     request = ExportRequest(precision, list(pairs)[:max_sentences], training_text, margins or Margins())
     return export_folder(folder, request)
 
