@@ -115,6 +115,9 @@ class DataConfig(StrictModel):
 
     root: str = "."
     generate: Literal["demo"] | None = Field(None, description="write this made-up corpus under root first")
+    fetch: Literal["wmt14-en-de", "wmt14-en-fr"] | None = Field(
+        None, description="download this corpus (with mtdata) into the files below, where they are missing"
+    )
     train: TrainingText
     valid: ParallelText
     test: ParallelText | None = None

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from capsnmt import cluster
+from capsnmt.cluster import Block, BlockTranslator, Job
 from capsnmt.config import DecodingConfig, FolderConfig, LanguagesConfig, ParallelText, RunConfig, load_recipe
 from capsnmt.decoding.engine import Engine
 from capsnmt.decoding.formats import FORMATS
@@ -24,6 +26,7 @@ from capsnmt.text.pipeline import TextPipeline
 if TYPE_CHECKING:
     from capsnmt.data.doctor import DoctorReport
     from capsnmt.evaluation.report import EvaluationReport
+    from capsnmt.planning.plan import Plan
     from capsnmt.runtime.manifest import Manifest, Precision
     from capsnmt.runtime.verify import Margins
 
@@ -109,6 +112,14 @@ def train(config: RunConfig, *, show: bool = True) -> Path:
     return train_loop(config, show=show)
 
 
+def plan(config: RunConfig, *, devices: str = "1xcpu", pairs: int | None = None) -> Plan:
+    """What a recipe costs on such devices (as in 8xM40): hours, memory, disk."""
+    _need_torch()
+    from capsnmt.planning.plan import plan as make_plan
+
+    return make_plan(config, devices, pairs=pairs)
+
+
 def translate(
     folder: str | Path,
     lines: Iterable[str],
@@ -134,6 +145,7 @@ def translate_stream(
     engine: str = "auto",
     device: str = "auto",
     selection: bool = True,
+    workers: int | None = None,
 ) -> int:
     """Translates a binary stream line by line; what has arrived is answered and flushed at once. Returns the count."""
     if format_ not in FORMATS:
@@ -141,15 +153,34 @@ def translate_stream(
     options = options or TranslateOptions()
     if options.num_best > 1 and format_ == "text":
         raise CapsNMTError("more than one translation per line needs --format json or nbest")
-    translator = Translator(folder, engine=engine, device=device, selection=selection)
+    job = Job(str(folder), options, prefix, engine, device, selection)
     number = 0
-    for lines in batches_from_stream(read, batch_lines):
-        prefixes = [prefix] * len(lines) if prefix else None
-        for translation in translator.translate_batch(lines, options, prefixes=prefixes, first_line=number):
+    for translations in translate_blocks(job, batches_from_stream(read, batch_lines), workers=workers):
+        for translation in translations:
             write.write(FORMATS[format_](number, translation).encode("utf-8", errors="replace") + b"\n")
             number += 1
         write.flush()
     return number
+
+
+def translate_blocks(
+    job: Job, blocks: Iterable[Sequence[str]], *, workers: int | None = None
+) -> Iterator[list[Translation]]:
+    """The translations of blocks of lines, in order, lazily: here, or over a cluster with engine ray."""
+    numbered = _numbered(blocks)
+    if job.engine == "ray":
+        languages_of(job.folder)  # what is no model folder is told now, not by a worker
+        return cluster.translate_blocks(
+            job._replace(folder=cluster.folder_of(job.folder), engine="auto"), numbered, workers=workers
+        )
+    return map(BlockTranslator(job).translate, numbered)
+
+
+def _numbered(blocks: Iterable[Sequence[str]]) -> Iterator[Block]:
+    first_line = 0
+    for lines in blocks:
+        yield Block(first_line, lines)
+        first_line += len(lines)
 
 
 def read_glossary(path: str | Path) -> dict[str, str]:

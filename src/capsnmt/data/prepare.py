@@ -25,6 +25,7 @@ from typing import Any
 from capsnmt.config import FilterConfig, ParallelText, RunConfig, flatten
 from capsnmt.data.corpus import files_of, names_of
 from capsnmt.data.demo import write_demo
+from capsnmt.data.fetch import fetch_missing
 from capsnmt.data.filters import EMPTY, active_reasons
 from capsnmt.data.ledger import LEDGER_FILE, Ledger, ShardRecord
 from capsnmt.data.stages import (
@@ -74,6 +75,8 @@ def prepare(config: RunConfig, *, progress: bool = True, workers: int | None = N
     folder = Path(config.data.store)
     if config.data.generate == "demo":
         write_missing_demo(config)
+    if config.data.fetch is not None and not folder.is_dir():
+        fetch_missing(config)
     if folder.is_dir() and any(folder.iterdir()):
         with suppress(OSError):
             _claim(folder, None, ExitStack())  # what killed processes left of it is of no use any more
