@@ -47,6 +47,7 @@ class ModelCosts:
 class Plan:
     """The answers, in seconds and bytes; `lines` shows how they came about."""
 
+    pairs: int
     prepare_cpu_s: float
     training_s: float
     training_bytes: float  # of memory, per device
@@ -85,7 +86,9 @@ def plan(config: RunConfig, devices: str, *, pairs: int | None = None) -> Plan:
         f"{corpus.pairs * corpus.text_bytes / figures.GB:.3g} GB of text"
     )
     to_serve = _serving(corpus, sentence_s, device, lines)
-    return Plan(prepare_cpu_s, training_s, training_bytes, store_bytes, model_bytes, distilling_s, to_serve, lines)
+    return Plan(
+        corpus.pairs, prepare_cpu_s, training_s, training_bytes, store_bytes, model_bytes, distilling_s, to_serve, lines
+    )
 
 
 def model_costs(config: RunConfig) -> ModelCosts:
