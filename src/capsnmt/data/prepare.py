@@ -27,7 +27,7 @@ from capsnmt.data.corpus import files_of, names_of
 from capsnmt.data.demo import write_demo
 from capsnmt.data.fetch import fetch_missing
 from capsnmt.data.filters import EMPTY, active_reasons
-from capsnmt.data.ledger import LEDGER_FILE, Ledger, ShardRecord
+from capsnmt.data.ledger import LEDGER_FILE, Ledger
 from capsnmt.data.stages import (
     Stages,
     encode_train,
@@ -37,7 +37,7 @@ from capsnmt.data.stages import (
     shuffle_texts,
     train_all_subwords,
 )
-from capsnmt.data.store import ShardFile, Store
+from capsnmt.data.store import ShardFile, Store, sha256_of
 from capsnmt.data.workers import WorkerDeathError, default_workers
 from capsnmt.errors import CapsNMTError
 from capsnmt.text.pipeline import TextPipeline
@@ -75,8 +75,6 @@ def prepare(config: RunConfig, *, progress: bool = True, workers: int | None = N
     folder = Path(config.data.store)
     if config.data.generate == "demo":
         write_missing_demo(config)
-    if config.data.fetch is not None and not folder.is_dir():
-        fetch_missing(config)
     if folder.is_dir() and any(folder.iterdir()):
         with suppress(OSError):
             _claim(folder, None, ExitStack())  # what killed processes left of it is of no use any more
@@ -85,10 +83,15 @@ def prepare(config: RunConfig, *, progress: bool = True, workers: int | None = N
             _verify(folder)
         _LOG.info("%s is already prepared%s", folder, ", and its checksums hold" if verify else "")
         return folder
+    if config.data.fetch is not None:
+        fetch_missing(config)
     try:
         info = _build(folder, config, progress=progress, workers=workers)
     except OSError as error:
-        raise CapsNMTError(f"cannot write data.store {folder}: {error}; choose another folder or make room") from None
+        raise CapsNMTError(
+            f"cannot write data.store {folder}: {error}; make room, and the same command goes on, or choose another "
+            "folder"
+        ) from None
     _LOG.info("%s: train %s, valid %s", folder, info["train"], info["valid"])
     return folder
 
@@ -107,7 +110,7 @@ def _shards_of(folder: Path, info: dict[str, Any]) -> list[ShardFile]:
     shards = []
     try:
         for shard in info["shards"] if info["format_version"] > 1 else []:
-            path = folder / Path(shard["file"]).name
+            path = folder / Path(shard["file"]).name  # nothing outside of the folder
             if not (isinstance(shard["rows"], int) and shard["rows"] >= 0):
                 raise ValueError(f"a shard of {shard['rows']!r} rows")
             if not os.path.isfile(path) or path.stat().st_size != shard["bytes"]:
@@ -120,9 +123,9 @@ def _shards_of(folder: Path, info: dict[str, Any]) -> list[ShardFile]:
 
 def _verify(folder: Path) -> None:
     info = _read_info(folder)
-    for shard in info.get("shards", []):
-        if fault := ShardRecord(**shard).damage(folder):
-            raise CapsNMTError(f"the shard {folder / shard['file']} {fault}; delete {folder} and prepare again")
+    for shard, record in zip(_shards_of(folder, info), info.get("shards", []), strict=False):  # format 1 has none
+        if sha256_of(shard.path) != record.get("sha256"):
+            raise CapsNMTError(f"the shard {shard.path} does not match its checksum; delete {folder} and prepare again")
 
 
 def _build(folder: Path, config: RunConfig, *, progress: bool, workers: int | None) -> dict[str, Any]:

@@ -81,10 +81,11 @@ def read_train(ledger: Ledger, config: RunConfig, stages: Stages, workers: int) 
     counts: Counter[str] = Counter()
     held: list[Any] = []
 
-    def write_held() -> None:
+    def write_held(*, is_last: bool = False) -> None:
         path = ledger.folder / f"text-{len(ledger.texts):05d}.arrow"
         rows = write_texts(path, held)
         ledger.texts.append(ShardRecord.of(path, rows, dict(counts)))
+        ledger.is_read = is_last
         ledger.save()
         held.clear()
         counts.clear()
@@ -101,9 +102,7 @@ def read_train(ledger: Ledger, config: RunConfig, stages: Stages, workers: int) 
         held.append(texts)
         if sum(part.num_rows for part in held) >= SHARD_ROWS or sum(part.nbytes for part in held) >= SHARD_TEXT_BYTES:
             write_held()
-    write_held()
-    ledger.is_read = True
-    ledger.save()
+    write_held(is_last=True)
 
 
 def _blocks_of_corpora(config: RunConfig, skip: int) -> Iterator[tuple[int, list[Pair]]]:

@@ -81,7 +81,8 @@ def _train(config: RunConfig, ranks: Ranks, stop: StopRequest, *, show: bool) ->
     if ranks.is_first:
         clear_remains(checkpoints, progress, keep_last=settings.keep_last)
     use_bf16(model, settings.bf16_modules)
-    trained = ranks.wrap(model)
+    compiled: nn.Module = torch.compile(model, dynamic=True) if settings.compile else model  # type: ignore[assignment]
+    trained = ranks.wrap(compiled)
     validate = Validator(config, corpus.valid, text, ranks.device)
     look_at_routing = RoutingMeter(corpus.valid, batch_tokens=settings.batch_tokens, device=ranks.device)
     batches = BatchStream(
