@@ -24,7 +24,8 @@ def write_card(folder: Path, config: RunConfig, progress: Progress, checkpoints:
         f"- Trained on {', '.join(map(_name, config.data.train.corpora))}, validated on {_name(config.data.valid)}.",
         f"- Weights: {'mean of ' if len(checkpoints) > 1 else ''}{', '.join(checkpoints)}.",
         f"- Best validation: {best or 'none'}.",
-        f"- Seed {training.seed}, {training.batch_tokens} tokens per side and batch, {training.accumulate} batches an update.",
+        f"- Seed {training.seed}, {training.batch_tokens} tokens per side and batch, batches per update: "
+        f"{training.accumulate}.",
         "",
         "The whole recipe is in `config.yaml`, the curves are in `metrics.jsonl` and `tensorboard/`.",
         "",
