@@ -47,7 +47,7 @@ def write_recipe(folder: Path, name: str, **training: Any) -> Path:
     values["data"] |= {"root": str(folder / "corpus"), "store": str(folder / "store")}
     values["model"]["width"] = width
     quiet = {"validate_every": 10**6, "validate_sentences": 0, "checkpoint_every": 10**6, "stop_metric": "loss"}
-    values["training"] |= {**quiet, "log_every": 10, "patience": None, "average_last": 1, **training}
+    values["training"] |= {**quiet, "log_every": 10, "patience": None, "average_last": 1, "keep_last": 1, **training}
     values["output"] = str(folder / name)
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(values), encoding="utf-8")

@@ -16,10 +16,11 @@ from capsnmt.errors import CapsNMTError
 GB = 1e9
 
 # Measured (docs/RESULTS.md, "Training speed"): the share of a core's matrix peak that training reaches grows with the
-# width of the model; 0.59-0.65 at 256 and 0.78-0.79 at 512. width / (width + 150) gives 0.63 and 0.77.
+# width of the model; 0.59-0.65 at 256 and 0.78-0.79 at 512. width / (width + 150) gives 0.63 and 0.77. A step of the
+# search with 256 hypotheses reached 0.59 and 0.83 of it.
 CPU_HALF_PEAK_WIDTH = 150.0
 # Measured at small scale, beside other work: to be replaced by the figure of a quiet machine.
-CPU_DECODING_SHARE = 0.25  # of the matrix peak, beam 8, batches of 32 lines and more, torch in fp32
+CPU_SEARCH_S = 1.5e-4  # per hypothesis and token: what the search takes besides the model, in batches of 64 lines
 CPU_PROCESS_BYTES = 0.45 * GB  # a training process without its model: the interpreter, torch, the loader
 CPU_ALLOCATOR_FACTOR = 1.3  # freed buffers are kept, and no two updates are alike
 CPU_LINK_BYTES_PER_S = 1.0 * GB  # gloo between two processes of one machine

@@ -171,8 +171,8 @@ def _preparing(corpus: CorpusFigures, lines: list[str]) -> tuple[float, float]:
     return cpu_s, store_bytes
 
 
-def training_share(config: RunConfig, device: Device) -> float:
-    """The part of a device's peak that training reaches."""
+def share_of_peak(config: RunConfig, device: Device) -> float:
+    """The part of a device's peak that training reaches; on a CPU decoding too, if its batches are large."""
     if device.is_cpu:
         width = float(config.model.get("width", 512))
         return width / (width + figures.CPU_HALF_PEAK_WIDTH)
@@ -187,7 +187,7 @@ def _training_time(
     training = config.training
     batches = max(training.accumulate, count)
     tokens = batches * training.batch_tokens * figures.PADDING_FILL
-    share = training_share(config, device)
+    share = share_of_peak(config, device)
     peak = device.bf16_flops if training.bf16_modules else device.fp32_flops
     rounds = math.ceil(batches / count)  # batches that the busiest device takes
     compute_s = rounds * training.batch_tokens * costs.training_flops / (peak * share)
@@ -233,12 +233,13 @@ def _model_folder(config: RunConfig, costs: ModelCosts, lines: list[str]) -> flo
 def _decoding(config: RunConfig, costs: ModelCosts, corpus: CorpusFigures, device: Device, lines: list[str]) -> float:
     beam = config.decoding.beam
     flops = corpus.source_tokens * costs.encoder_flops + beam * corpus.target_tokens * costs.decoder_flops
-    share = figures.CPU_DECODING_SHARE if device.is_cpu else figures.GPU_DECODING_SHARE
-    sentence_s = flops / (device.fp32_flops * share)
+    share = share_of_peak(config, device) if device.is_cpu else figures.GPU_DECODING_SHARE
+    search_s = beam * corpus.target_tokens * figures.CPU_SEARCH_S if device.is_cpu else 0.0
+    sentence_s = flops / (device.fp32_flops * share) + search_s
     lines.append(
         f"a sentence: {corpus.source_tokens:.1f} x {costs.encoder_flops / 1e6:.1f} + beam {beam} x "
-        f"{corpus.target_tokens:.1f} x {costs.decoder_flops / 1e6:.1f} Mflop = {flops / 1e9:.3g} Gflop, at {share} of "
-        f"the peak {sentence_s * 1e3:.3g} ms of a {device.name}"
+        f"{corpus.target_tokens:.1f} x {costs.decoder_flops / 1e6:.1f} Mflop = {flops / 1e9:.3g} Gflop, at {share:.2f} "
+        f"of the peak, and {search_s * 1e3:.3g} ms of search: {sentence_s * 1e3:.3g} ms of a {device.name}"
     )
     return sentence_s
 
