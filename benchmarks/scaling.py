@@ -3,10 +3,11 @@
     python benchmarks/scaling.py train [--updates 60] [--width 512]     # torchrun, one thread a process
     python benchmarks/scaling.py decode MODEL LINES [--lines 2000]      # Ray, one thread a worker, batches of 64 lines
     python benchmarks/scaling.py kill MODEL LINES [--lines 5000]        # a worker is killed half-way: the same strings?
-    python benchmarks/scaling.py plan [--updates 150]                   # `capsnmt plan` against the run that it plans
+    python benchmarks/scaling.py plan --updates 2700 --width 128        # `capsnmt plan` against the run that it plans
 
 Run each alone on a quiet machine: two processes need two cores. --json FILE keeps the record. `prepare` for millions of
-pairs, killed and resumed, is benchmarks/prepare.py --kill-after.
+pairs, killed and resumed, is benchmarks/prepare.py --kill-after. A model that has learnt too little translates without an
+end, so `plan` needs the updates of the demo recipe to compare decoding.
 """
 
 from __future__ import annotations
