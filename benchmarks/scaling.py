@@ -6,8 +6,8 @@
     python benchmarks/scaling.py plan --updates 2700 --width 128        # `capsnmt plan` against the run that it plans
 
 Run each alone on a quiet machine: two processes need two cores. --json FILE keeps the record. `prepare` for millions of
-pairs, killed and resumed, is benchmarks/prepare.py --kill-after. A model that has learnt too little translates without an
-end, so `plan` needs the updates of the demo recipe to compare decoding.
+pairs, killed and resumed, is benchmarks/prepare.py --kill-after. A model that has learnt too little translates without
+an end, so `plan` needs the updates of the demo recipe to compare decoding.
 """
 
 from __future__ import annotations

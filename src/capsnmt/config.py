@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from capsnmt.errors import CapsNMTError
+from capsnmt.plain_yaml import parse_yaml
 
 LengthPenaltyType = Literal["wu", "len"]
 SpanKind = Literal["placeholder", "tag", "url", "email", "number"]  # text/spans.py
@@ -26,8 +27,6 @@ FORMAT_VERSION = 1  # of the model folder
 # A model folder may come from anywhere, so what its config asks for must be possible: these are far beyond any model
 # of today, and far below what fills a machine's memory by itself.
 _MOST_YAML_BYTES = 1 << 18
-_MOST_YAML_DEPTH = 16
-_LONGEST_INTEGER = 40  # characters
 _LARGEST_SIZE = 100_000  # of anything in a model, such as its width
 _MOST_LAYERS = 1000
 _LARGEST_VOCABULARY = 10_000_000
@@ -287,44 +286,6 @@ def parse(section: type[Section], values: Any, where: str) -> Section:
         raise CapsNMTError(f"{where}:\n{faults}") from None
 
 
-class _PlainLoader(yaml.SafeLoader):
-    """YAML without what no recipe needs: anchors and aliases (which make bombs), tags, great depth, repeated keys."""
-
-    _depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event = self.peek_event()  # type: ignore[no-untyped-call]
-        if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
-            raise _at(event, "anchors and aliases are not read: write the value itself")
-        if event.tag is not None:
-            raise _at(event, f"the tag {event.tag!r} is not read: write the plain value")
-        self._depth += 1
-        if self._depth > _MOST_YAML_DEPTH:
-            raise _at(event, f"deeper than {_MOST_YAML_DEPTH} levels")
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
-
-    def compose_scalar_node(self, anchor: dict[Any, yaml.Node]) -> yaml.ScalarNode:
-        node = super().compose_scalar_node(anchor)
-        if node.tag == "tag:yaml.org,2002:int" and len(node.value) > _LONGEST_INTEGER:
-            raise _at(node, f"a whole number of {len(node.value)} characters")
-        return node
-
-    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
-        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            if key.value in seen:
-                raise _at(key, f"the key {key.value!r} stands here for the second time: keep one of them")
-            seen.add(key.value)
-        return node
-
-
-def _at(place: Any, problem: str) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=problem, problem_mark=place.start_mark)
-
-
 def load_yaml(path: str | Path) -> Any:
     """Reads one YAML file of plain values; nothing in it can run, and what it asks for is bounded by its size."""
     try:
@@ -335,16 +296,9 @@ def load_yaml(path: str | Path) -> Any:
     if len(content) > _MOST_YAML_BYTES:
         raise CapsNMTError(f"{path} has more than {_MOST_YAML_BYTES} bytes: this is no file of settings")
     try:
-        return _parse_yaml(content.decode("utf-8"))
+        return parse_yaml(content.decode("utf-8"))
     except ValueError as error:
         raise CapsNMTError(f"{path} is not valid YAML: {error}") from None
-
-
-def _parse_yaml(text: str) -> Any:
-    try:
-        return yaml.load(text, _PlainLoader)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from None
 
 
 def load_recipe(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
@@ -380,7 +334,7 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
         if not isinstance(values, dict):
             raise CapsNMTError(f"--set {override}: {section} is not a section")
     try:
-        values[last] = _parse_yaml(text)
+        values[last] = parse_yaml(text)
     except ValueError as error:
         raise CapsNMTError(f"--set {override}: the value is not valid YAML ({error})") from None
 
