@@ -1,6 +1,7 @@
 """`capsnmt prepare` and `capsnmt doctor` on millions of pairs: pairs/s, resident memory, bytes on disk, first batch.
 
     python benchmarks/prepare.py --source FILE.en[.zst] --target FILE.de[.zst] [--pairs 5000000] [--json FILE]
+    … --pairs 20000000 --kill-after 1200 --skip doctor language     # killed once with SIGKILL, and started again
 
 The corpus is a real one, repeated until there are enough pairs. From the second round on, words are swapped, dropped
 and doubled and digits change, so that pairs differ; one in 20 is repeated as it is, so that there are duplicates to
@@ -19,6 +20,7 @@ import os
 import random
 import re
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -125,8 +127,8 @@ def children_cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def watch(command: list[str], folder: Path, cores: int | None = None) -> Watched:
-    """Runs a command to its end and samples its memory; `cores` limits it to so many."""
+def watch(command: list[str], folder: Path, cores: int | None = None, kill_after_s: float | None = None) -> Watched:
+    """Runs a command to its end, or kills it, and samples its memory; `cores` limits it to so many."""
     watched = Watched()
     with tempfile.TemporaryFile("w+", dir=folder) as output, (folder / "log").open("w+") as errors:
         start_s, start_cpu_s = time.perf_counter(), children_cpu_s()
@@ -143,13 +145,15 @@ def watch(command: list[str], folder: Path, cores: int | None = None) -> Watched
                 watched.resident_bytes = resident
                 watched.peak_processes = [size for size, _ in each]
                 watched.peak_after = ((folder / "log").read_text().splitlines() or [""])[-1]
+            if kill_after_s is not None and time.perf_counter() - start_s > kill_after_s:
+                process.kill()
             time.sleep(SAMPLE_EVERY_S)
         watched.elapsed_s = time.perf_counter() - start_s
         watched.cpu_s = children_cpu_s() - start_cpu_s
         for stream, name in ((output, "output"), (errors, "errors")):
             stream.seek(0)
             setattr(watched, name, stream.read())
-    if process.returncode:
+    if process.returncode and not (kill_after_s is not None and process.returncode == -signal.SIGKILL):
         raise SystemExit(f"{' '.join(command)} ended with {process.returncode}:\n{watched.errors}")
     return watched
 
@@ -230,15 +234,27 @@ def rounded(watched: Watched, pairs: int) -> dict[str, object]:
     }
 
 
-def measure_prepare(recipe: Path, pairs: int, cores: int | None) -> dict[str, object]:
+def measure_prepare(recipe: Path, pairs: int, cores: int | None, kill_after_s: float | None) -> dict[str, object]:
     folder = recipe.parent
     command = [sys.executable, "-m", "capsnmt", "prepare", str(recipe)]
+    killed = {}
+    if kill_after_s is not None:
+        first = watch(command, folder, cores, kill_after_s)
+        (left,) = folder.glob(f".{recipe.stem}.*.unfinished")  # it was killed in the middle
+        ledger = json.loads((left / "unfinished.json").read_text("utf-8"))
+        done = {key: sum(record["rows"] for record in ledger[key]) for key in ("texts", "shards")}
+        killed = {
+            "killed_after_s": kill_after_s,
+            "resident_mb_before_the_kill": round(first.resident_bytes / MB),
+            **done,
+        }
     watched = watch(command, folder, cores)
     store = folder / recipe.stem
     size = sum(file.stat().st_size for file in store.iterdir())
     stages = [match for line in watched.errors.splitlines() if (match := STAGE.match(line))]
     return {
         "what": f"prepare, {recipe.stem}",
+        **killed,
         **rounded(watched, pairs),
         "peak_after": watched.peak_after,
         "stages": {match["stage"]: round(int(match["pairs"]) / float(match["seconds"])) for match in stages},
@@ -277,6 +293,7 @@ def main() -> None:
     parser.add_argument(
         "--skip", nargs="*", default=[], choices=["prepare", "language", "doctor"], help="parts that are left out"
     )
+    parser.add_argument("--kill-after", type=float, metavar="S", help="kill the first prepare, and start it again")
     parser.add_argument("--folder", type=Path, help="where the corpus is written, and kept; default: a temporary one")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -298,11 +315,11 @@ def main() -> None:
         with_language = write_recipe(folder, "filters-and-language", texts, args)
         measures = {
             "prepare": [
-                lambda: measure_prepare(filtered, args.pairs, args.workers),
+                lambda: measure_prepare(filtered, args.pairs, args.workers, args.kill_after),
                 lambda: measure_first_batch(folder / filtered.stem),
             ],
             "doctor": [lambda: measure_doctor(filtered, args.pairs)],
-            "language": [lambda: measure_prepare(with_language, args.pairs, args.workers)],
+            "language": [lambda: measure_prepare(with_language, args.pairs, args.workers, None)],
         }
         for part, parts in measures.items():
             for measure in parts if part not in args.skip else []:

@@ -104,6 +104,24 @@ def train(recipe: Recipe, set_: Set = None, data: Data = None, output: Output = 
 
 
 @app.command()
+def plan(
+    recipe: Recipe,
+    devices: Annotated[str, typer.Option(help="Such as 8xM40 or 2xcpu (cores of this machine).")] = "1xcpu",
+    pairs: Annotated[int | None, typer.Option(min=1, help="Size of the corpus, if it is not prepared yet.")] = None,
+    set_: Set = None,
+    json_: Annotated[Path | None, typer.Option("--json", help="Write the plan to this file; - is stdout.")] = None,
+) -> None:
+    """Say what a recipe costs before it runs: hours, memory, disk, with the arithmetic (docs/SCALING.md)."""
+    found = verbs.plan(verbs.recipe(recipe, overrides=set_ or []), devices=devices, pairs=pairs)
+    if json_ is not None:
+        with _open(json_, "wb") as file:
+            file.write(json.dumps(found.to_dict(), indent=1).encode("utf-8") + b"\n")
+    if json_ is None or str(json_) != "-":
+        for line in found.lines:
+            typer.echo(line)
+
+
+@app.command()
 def translate(
     model: Folders,
     input_: Annotated[Path, typer.Option("--input", "-i", help="File to translate; - is standard input.")] = Path("-"),
@@ -132,7 +150,11 @@ def translate(
     prefix: Annotated[str, typer.Option(help="Every translation starts with this text.")] = "",
     format_: Annotated[str, typer.Option("--format", help="text, json (a line each) or nbest (Moses style).")] = "text",
     batch_lines: Annotated[int, typer.Option(min=1, help="Lines translated together when they are there.")] = 64,
-    engine: Engine = "auto",
+    engine: Annotated[
+        str,
+        typer.Option(help="auto, onnx, torch; or ray: over a cluster, or the cores of this machine, in bulk."),
+    ] = "auto",
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes of engine ray; default: all CPUs.")] = None,
     selection: Annotated[
         bool, typer.Option("--selection/--no-selection", help="Use the exported lexicon, where there is one.")
     ] = True,
@@ -163,6 +185,7 @@ def translate(
             engine=engine,
             selection=selection,
             device=device,
+            workers=workers,
         )
 
 

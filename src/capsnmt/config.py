@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from capsnmt.errors import CapsNMTError
+from capsnmt.plain_yaml import parse_yaml
 
 LengthPenaltyType = Literal["wu", "len"]
 SpanKind = Literal["placeholder", "tag", "url", "email", "number"]  # text/spans.py
@@ -21,13 +22,11 @@ SpanKind = Literal["placeholder", "tag", "url", "email", "number"]  # text/spans
 Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
 LanguageCode = Annotated[str, Field(min_length=2, max_length=35, pattern=r"^[A-Za-z0-9_-]+$")]
 
-FORMAT_VERSION = 1  # of the model folder and of the data store
+FORMAT_VERSION = 1  # of the model folder
 
 # A model folder may come from anywhere, so what its config asks for must be possible: these are far beyond any model
 # of today, and far below what fills a machine's memory by itself.
 _MOST_YAML_BYTES = 1 << 18
-_MOST_YAML_DEPTH = 16
-_LONGEST_INTEGER = 40  # characters
 _LARGEST_SIZE = 100_000  # of anything in a model, such as its width
 _MOST_LAYERS = 1000
 _LARGEST_VOCABULARY = 10_000_000
@@ -64,9 +63,37 @@ class ParallelText(StrictModel):
 
     @model_validator(mode="after")
     def _either_two_files_or_a_tsv(self) -> ParallelText:
-        if (self.tsv is None) == (self.source is None) or (self.source is None) != (self.target is None):
+        if not self._has_its_files():
             raise ValueError("give either `source` and `target`, or `tsv`")
         return self
+
+    def _has_its_files(self) -> bool:
+        return (self.tsv is None) != (self.source is None) and (self.source is None) == (self.target is None)
+
+
+class WeightedText(ParallelText):
+    """One of several training corpora."""
+
+    weight: float = Field(1.0, gt=0.0, le=1e6, description="how often its pairs come, relative to the others'")
+
+
+class TrainingText(ParallelText):
+    """One corpus, or several that are mixed: a corpus of n pairs gets a share of weight × n^(1 / temperature)."""
+
+    mix: tuple[WeightedText, ...] = Field((), max_length=255, description="several corpora instead of one")
+    temperature: float = Field(1.0, gt=0.0, le=1e6, description="1: by size; higher: small corpora come more often")
+
+    @model_validator(mode="after")
+    def _either_two_files_or_a_tsv(self) -> TrainingText:
+        alone = (self.source, self.target, self.tsv) == (None, None, None)
+        if not (alone if self.mix else self._has_its_files()):
+            raise ValueError("give either `source` and `target`, or `tsv`, or several of these as `mix`")
+        return self
+
+    @property
+    def corpora(self) -> tuple[ParallelText, ...]:
+        """Every corpus, also a single one."""
+        return self.mix or (self,)
 
 
 class FilterConfig(StrictModel):
@@ -87,7 +114,10 @@ class DataConfig(StrictModel):
 
     root: str = "."
     generate: Literal["demo"] | None = Field(None, description="write this made-up corpus under root first")
-    train: ParallelText
+    fetch: Literal["wmt14-en-de", "wmt14-en-fr"] | None = Field(
+        None, description="download this corpus (with mtdata) into the files below, where they are missing"
+    )
+    train: TrainingText
     valid: ParallelText
     test: ParallelText | None = None
     store: str = Field(description="folder of the prepared corpus; systems that share it share their vocabulary")
@@ -160,7 +190,9 @@ class TrainingConfig(StrictModel):
     seed: int = Field(1, ge=0, lt=2**63)
     steps: int = Field(ge=1, description="number of updates, counted from the start of the run")
     batch_tokens: int = Field(4096, ge=16, description="padded tokens per side, batch and device")
-    accumulate: int = Field(1, ge=1, description="batches per update and device")
+    accumulate: int = Field(
+        1, ge=1, description="batches per update; several devices share them, with at least one each"
+    )
     learning_rate: float = Field(gt=0.0, description="its peak, reached at the end of the warm-up")
     schedule: Literal["inverse_sqrt", "linear", "constant"] = "inverse_sqrt"
     warmup_steps: int = Field(4000, ge=1)
@@ -171,6 +203,7 @@ class TrainingConfig(StrictModel):
     label_smoothing: float = Field(0.1, ge=0.0, lt=1.0)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     bf16_modules: tuple[str, ...] = Field((), description="parts of the model that run in bf16 autocast")
+    compile: bool = Field(False, description="torch.compile the model: takes minutes at the start; measure before")
     validate_every: int = Field(500, ge=1, description="updates between validations")
     validate_sentences: int = Field(500, ge=0, description="first sentences of valid that get a BLEU; 0 = loss only")
     checkpoint_every: int | None = Field(500, ge=1, description="updates between checkpoints")
@@ -267,44 +300,6 @@ def parse(section: type[Section], values: Any, where: str) -> Section:
         raise CapsNMTError(f"{where}:\n{faults}") from None
 
 
-class _PlainLoader(yaml.SafeLoader):
-    """YAML without what no recipe needs: anchors and aliases (which make bombs), tags, great depth, repeated keys."""
-
-    _depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event = self.peek_event()  # type: ignore[no-untyped-call]
-        if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
-            raise _at(event, "anchors and aliases are not read: write the value itself")
-        if event.tag is not None:
-            raise _at(event, f"the tag {event.tag!r} is not read: write the plain value")
-        self._depth += 1
-        if self._depth > _MOST_YAML_DEPTH:
-            raise _at(event, f"deeper than {_MOST_YAML_DEPTH} levels")
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
-
-    def compose_scalar_node(self, anchor: dict[Any, yaml.Node]) -> yaml.ScalarNode:
-        node = super().compose_scalar_node(anchor)
-        if node.tag == "tag:yaml.org,2002:int" and len(node.value) > _LONGEST_INTEGER:
-            raise _at(node, f"a whole number of {len(node.value)} characters")
-        return node
-
-    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
-        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            if key.value in seen:
-                raise _at(key, f"the key {key.value!r} stands here for the second time: keep one of them")
-            seen.add(key.value)
-        return node
-
-
-def _at(place: Any, problem: str) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=problem, problem_mark=place.start_mark)
-
-
 def load_yaml(path: str | Path) -> Any:
     """Reads one YAML file of plain values; nothing in it can run, and what it asks for is bounded by its size."""
     try:
@@ -315,16 +310,9 @@ def load_yaml(path: str | Path) -> Any:
     if len(content) > _MOST_YAML_BYTES:
         raise CapsNMTError(f"{path} has more than {_MOST_YAML_BYTES} bytes: this is no file of settings")
     try:
-        return _parse_yaml(content.decode("utf-8"))
+        return parse_yaml(content.decode("utf-8"))
     except ValueError as error:
         raise CapsNMTError(f"{path} is not valid YAML: {error}") from None
-
-
-def _parse_yaml(text: str) -> Any:
-    try:
-        return yaml.load(text, _PlainLoader)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from None
 
 
 def load_recipe(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
@@ -360,7 +348,7 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
         if not isinstance(values, dict):
             raise CapsNMTError(f"--set {override}: {section} is not a section")
     try:
-        values[last] = _parse_yaml(text)
+        values[last] = parse_yaml(text)
     except ValueError as error:
         raise CapsNMTError(f"--set {override}: the value is not valid YAML ({error})") from None
 
@@ -382,6 +370,8 @@ def _explain(section: type[BaseModel], fault: Any) -> str:
 
 def _keys_of(section: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
     for part in location:
+        if isinstance(part, int):  # a place in a list of sections
+            continue
         field = section.model_fields.get(str(part))
         kinds = [] if field is None else [field.annotation, *getattr(field.annotation, "__args__", ())]
         nested = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
+from capsnmt import cluster
+from capsnmt.cluster import Block, BlockTranslator, Job
 from capsnmt.config import DecodingConfig, FolderConfig, LanguagesConfig, ParallelText, RunConfig, load_recipe
 from capsnmt.decoding.engine import Engine
 from capsnmt.decoding.ensemble import EnsembleEngine
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from capsnmt.data.doctor import DoctorReport
     from capsnmt.distillation.distill import DistillRequest
     from capsnmt.evaluation.report import EvaluationReport
+    from capsnmt.planning.plan import Plan
     from capsnmt.runtime.manifest import Manifest, Precision
     from capsnmt.runtime.verify import Margins
 
@@ -129,7 +132,7 @@ def prepare(config: RunConfig, *, show: bool = True) -> Path:
     _need("pyarrow", "preparing a corpus")
     from capsnmt.data.prepare import prepare as prepare_store
 
-    return prepare_store(config, progress=show)
+    return prepare_store(config, progress=show, verify=True)
 
 
 def doctor(
@@ -157,6 +160,14 @@ def train(config: RunConfig, *, show: bool = True) -> Path:
     return train_loop(config, show=show)
 
 
+def plan(config: RunConfig, *, devices: str = "1xcpu", pairs: int | None = None) -> Plan:
+    """What a recipe costs on such devices (as in 8xM40): hours, memory, disk."""
+    _need_torch()
+    from capsnmt.planning.plan import plan as make_plan
+
+    return make_plan(config, devices, pairs=pairs)
+
+
 def translate(
     folder: Folders,
     lines: Iterable[str],
@@ -182,6 +193,7 @@ def translate_stream(
     engine: str = "auto",
     device: str = "auto",
     selection: bool = True,
+    workers: int | None = None,
 ) -> int:
     """Translates a binary stream line by line; what has arrived is answered and flushed at once. Returns the count."""
     if format_ not in FORMATS:
@@ -189,15 +201,34 @@ def translate_stream(
     options = options or TranslateOptions()
     if options.num_best > 1 and format_ == "text":
         raise CapsNMTError("more than one translation per line needs --format json or nbest")
-    translator = Translator(folder, engine=engine, device=device, selection=selection)
+    job = Job(str(folder), options, prefix, engine, device, selection)
     number = 0
-    for lines in batches_from_stream(read, batch_lines):
-        prefixes = [prefix] * len(lines) if prefix else None
-        for translation in translator.translate_batch(lines, options, prefixes=prefixes, first_line=number):
+    for translations in translate_blocks(job, batches_from_stream(read, batch_lines), workers=workers):
+        for translation in translations:
             write.write(FORMATS[format_](number, translation).encode("utf-8", errors="replace") + b"\n")
             number += 1
         write.flush()
     return number
+
+
+def translate_blocks(
+    job: Job, blocks: Iterable[Sequence[str]], *, workers: int | None = None
+) -> Iterator[list[Translation]]:
+    """The translations of blocks of lines, in order, lazily: here, or over a cluster with engine ray."""
+    numbered = _numbered(blocks)
+    if job.engine == "ray":
+        languages_of(job.folder)  # what is no model folder is told now, not by a worker
+        return cluster.translate_blocks(
+            job._replace(folder=cluster.folder_of(job.folder), engine="auto"), numbered, workers=workers
+        )
+    return map(BlockTranslator(job).translate, numbered)
+
+
+def _numbered(blocks: Iterable[Sequence[str]]) -> Iterator[Block]:
+    first_line = 0
+    for lines in blocks:
+        yield Block(first_line, lines)
+        first_line += len(lines)
 
 
 def read_glossary(path: str | Path) -> dict[str, str]:
@@ -353,7 +384,10 @@ def export(
     data = read_folder_config(folder).data
     if pairs is None:
         pairs = _pairs_if_there(data.valid, data.root, max_sentences)
-    training_text = _pairs_if_there(data.train, data.root, 500_000) if selection else None
+    training_text = None
+    if selection:
+        corpora = data.train.corpora
+        training_text = [pair for text in corpora for pair in _pairs_if_there(text, data.root, 500_000 // len(corpora))]
     request = ExportRequest(precision, list(pairs)[:max_sentences], training_text, margins or Margins())
     return export_folder(folder, request)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -69,12 +70,31 @@ def largest_difference(first, second):
 
 
 def test_two_ranks_equal_one_process_on_the_joined_batch(recipe):
-    one, two, half = (recipe(name, "capsnmt") for name in ("one", "two", "half"))
+    one, two, half = (recipe(name, "capsnmt", steps=20) for name in ("one", "two", "half"))
     subprocess.run(command(one, "--set", "training.accumulate=2"), check=True)
     subprocess.run(command(two, ranks=2), check=True)
     subprocess.run(command(half), check=True)
     assert largest_difference(weights(one), weights(two)) < 2e-5
     assert largest_difference(weights(one), weights(half)) > 1e-3  # the second rank's batches do matter
+
+
+def test_a_run_goes_on_with_another_number_of_ranks(recipe):
+    """Saved on two ranks, resumed on one, and back: the same updates of three batches as one process makes of them."""
+    three = ("--set", "training.accumulate=3")
+    calm, moved = recipe("calm", steps=20), recipe("moved", steps=20)
+    subprocess.run(command(calm, *three), check=True)
+    for ranks, steps in ((2, 7), (1, 14), (2, 20)):
+        subprocess.run(command(moved, *three, "--set", f"training.steps={steps}", ranks=ranks), check=True)
+    assert largest_difference(weights(calm), weights(moved)) < 2e-5
+    first, second = (state(path) for path in (calm, moved))
+    assert first["epoch"] > 0  # an update that has batches of two epochs was among them
+    for key in ("step", "epoch", "batch", "target_tokens"):
+        assert first[key] == second[key]
+
+
+def state(recipe):
+    newest = sorted((recipe.with_suffix("") / "checkpoints").glob("step-*"))[-1]
+    return json.loads((newest / "state.json").read_text(encoding="utf-8"))
 
 
 def processes_of(recipe):

@@ -105,7 +105,8 @@ def test_a_recipe_is_complete(path):
     given = set(given_keys(values))
     model = {f"model.{key}" for key in parse_model_config(recipe.model).model_dump()}
     every = set(given_keys(recipe.model_dump(exclude={"model"}))) | model
-    optional = {"data.generate", "data.subwords_from"}  # ways to get a corpus, not settings of a run
+    # Ways to get a corpus, not settings of a run.
+    optional = {"data.generate", "data.fetch", "data.subwords_from", "data.train.mix", "data.train.temperature"}
     either = {f"data.{part}.{side}" for part in ("train", "valid", "test") for side in ("source", "target", "tsv")}
     assert every - given - optional - either == set()
 

@@ -6,22 +6,21 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from capsnmt.data.store import Int32Array, Store
-from capsnmt.errors import CapsNMTError
+from capsnmt.data.store import SMALL_ROWS, Int32Array, Lengths, Store
 from capsnmt.text.pipeline import TextPipeline
 from capsnmt.text.subwords import BOS, PAD
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-# Rows sorted together: enough for little padding, few enough to mix the corpus anew each epoch and to plan at once.
-_POOL_ROWS = 1_000_000
+_POOL_ROWS = SMALL_ROWS  # sorted together
 
 
 @dataclass(frozen=True)
@@ -38,24 +37,67 @@ class Batch:
 
 
 def plan_epoch(
-    source_lengths: Int32Array, target_lengths: Int32Array, *, batch_tokens: int, seed: int, epoch: int
+    shard_rows: Sequence[int],
+    lengths: Callable[[int], Lengths],
+    *,
+    batch_tokens: int,
+    seed: int,
+    epoch: int,
+    repeats: Sequence[float] = (),
 ) -> Iterator[Int64Array]:
     """The batches of an epoch as row numbers: every row once, similar lengths together, in random order.
 
     In each batch rows × longest source and rows × longest target are at most `batch_tokens`; a row that is too long
     by itself stands alone. Planned pool by pool, so the first batch does not wait for millions of others; a pool is a
-    random part of the corpus, so batches need not be mixed between pools.
+    random part of the corpus, so batches need not be mixed between pools. `lengths` is asked for one group of shards
+    after the other. With `repeats` each row of corpus n comes so many times, 0.3 times meaning three epochs in ten.
     """
     generator = np.random.default_rng([seed, epoch])
-    shuffled = generator.permutation(len(source_lengths))
-    for start in range(0, len(shuffled), _POOL_ROWS):
-        rows = shuffled[start : start + _POOL_ROWS]
-        # Without noise equal lengths would always meet the same neighbours.
-        noise = generator.random(len(rows))
-        rows = rows[_tile_order(source_lengths[rows], target_lengths[rows] + noise, batch_tokens=batch_tokens)]
-        batches = _cut(rows, source_lengths, target_lengths, batch_tokens=batch_tokens)
-        for index in generator.permutation(len(batches)):
-            yield batches[index]
+    starts = np.concatenate([[0], np.cumsum(shard_rows)]).astype(np.int64)
+    for shards in _shard_groups(shard_rows, generator):
+        found = [lengths(shard) for shard in shards]
+        numbers = np.concatenate([np.arange(starts[shard], starts[shard + 1]) for shard in shards])
+        source, target = (np.concatenate([part[side] for part in found]) for side in (0, 1))
+        drawn = np.arange(len(numbers))
+        if repeats:
+            times = np.asarray(repeats)[np.concatenate([part.corpus for part in found])]  # (rows,)
+            drawn = np.repeat(drawn, np.floor(times + generator.random(len(times))).astype(np.int64))
+        shuffled = generator.permutation(drawn)
+        for start in range(0, len(shuffled), _POOL_ROWS):
+            rows = shuffled[start : start + _POOL_ROWS]
+            # Without noise equal lengths would always meet the same neighbours.
+            noise = generator.random(len(rows))
+            rows = rows[_tile_order(source[rows], target[rows] + noise, batch_tokens=batch_tokens)]
+            batches = _cut(rows, source, target, batch_tokens=batch_tokens)
+            for index in generator.permutation(len(batches)):
+                yield numbers[batches[index]]
+
+
+def corpus_repeats(rows: Sequence[int], weights: Sequence[float], temperature: float) -> tuple[float, ...]:
+    """How often a row of each corpus comes in an epoch, which is as long as all corpora together; empty for once each.
+
+    A corpus of n rows gets a share of weight × n^(1 / temperature) of the epoch.
+    """
+    sizes = np.asarray(rows, np.float64)
+    shares = np.asarray(weights) * sizes ** (1.0 / temperature)
+    repeats = shares / shares.sum() * sizes.sum() / np.maximum(sizes, 1.0)
+    return () if np.allclose(repeats[sizes > 0], 1.0, rtol=1e-9) else tuple(repeats.tolist())
+
+
+def _shard_groups(shard_rows: Sequence[int], generator: np.random.Generator) -> Iterator[list[int]]:
+    """Shards whose rows are mixed together: all of a small store; random ones of a large store, which are random parts
+    of the corpus (`prepare` sees to that), about a pool at a time.
+    """
+    if len(shard_rows) == 1 or sum(shard_rows) <= _POOL_ROWS:
+        yield list(range(len(shard_rows)))
+        return
+    group: list[int] = []
+    for shard in generator.permutation(len(shard_rows)).tolist():
+        if group and sum(shard_rows[member] for member in group) + shard_rows[shard] > _POOL_ROWS:
+            yield group
+            group = []
+        group.append(shard)
+    yield group
 
 
 def _tile_order(
@@ -155,6 +197,34 @@ def valid_batches(store: Store, batch_tokens: int) -> Iterator[Batch]:
 
 
 @dataclass(frozen=True)
+class Share:
+    """Which batches of an update are a rank's: of `update_batches` every n-th, so one rank may have one more."""
+
+    rank: int = 0
+    world_size: int = 1
+    update_batches: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size <= self.update_batches:
+            raise ValueError(f"{self}: every rank needs a batch")
+
+    def __len__(self) -> int:
+        return len(range(self.rank, self.update_batches, self.world_size))
+
+
+ALONE = Share()
+
+
+class _Planned(NamedTuple):
+    """A batch of the endless plan: where it stands, its rows, and the position after it."""
+
+    epoch: int
+    number: int
+    rows: Int64Array
+    following: tuple[int, int]
+
+
+@dataclass(frozen=True)
 class _Ready:
     """What the thread hands over: a batch and the position after it, or the error that ended the thread."""
 
@@ -164,10 +234,10 @@ class _Ready:
 
 
 class BatchStream:
-    """An endless iterator over epochs that can be continued from its `position`.
+    """An endless iterator over epochs that can be continued from its `position`, on any number of ranks.
 
-    A thread prepares the next batches, so that the consumer hardly waits; `wait_s` adds up what it did wait. With
-    several ranks each takes every n-th batch of the common plan, and all of them share the same positions.
+    A thread prepares the next batches, so that the consumer hardly waits; `wait_s` adds up what it did wait. The ranks
+    share the batches of each update, and after an update they all stand at the same position.
     """
 
     def __init__(
@@ -178,24 +248,22 @@ class BatchStream:
         seed: int,
         pipeline: TextPipeline | None = None,
         dropout: float = 0.0,
+        repeats: Sequence[float] = (),
         position: tuple[int, int] = (0, 0),
-        rank: int = 0,
-        world_size: int = 1,
+        share: Share = ALONE,
         prefetch: int = 8,
     ) -> None:
         if dropout > 0.0 and pipeline is None:
             raise ValueError("dropout needs the pipeline to encode the text anew")
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank {rank} of world_size {world_size}")
-        self.position = position  # (epoch, index of the next batch of this rank)
+        self.position = position  # (epoch, index of the next batch in it)
         self.wait_s = 0.0
+        self.share = share
         self._store = store
         self._batch_tokens = batch_tokens
         self._seed = seed
         self._pipeline = pipeline
         self._dropout = dropout
-        self._rank = rank
-        self._world_size = world_size
+        self._repeats = repeats
         self._closed = threading.Event()
         self._queue: queue.Queue[_Ready] = queue.Queue(maxsize=max(1, prefetch))
         self._thread = threading.Thread(target=self._work, args=(position,), name="batches", daemon=True)
@@ -234,41 +302,42 @@ class BatchStream:
             self._hand_over(_Ready(None, position, error))
 
     def _prepare_from(self, position: tuple[int, int]) -> Iterator[_Ready]:
+        planned = self._planned_from(position)
+        while True:
+            update = list(itertools.islice(planned, self.share.update_batches))
+            own = update[self.share.rank :: self.share.world_size]
+            for place, (epoch, number, rows, _) in enumerate(own):
+                batch = make_batch(
+                    self._store,
+                    rows,
+                    pipeline=self._pipeline,
+                    dropout=self._dropout,
+                    seed=_batch_seed(self._seed, epoch, number),
+                )
+                following = own[place + 1] if place + 1 < len(own) else None
+                position = (following.epoch, following.number) if following else update[-1].following
+                yield _Ready(batch, position)
+
+    def _planned_from(self, position: tuple[int, int]) -> Iterator[_Planned]:
+        """Epoch after epoch without an end."""
         epoch, first = position
         while True:
-            groups = self._groups(epoch)
-            group = next(groups, None)
-            if group is None:
-                num_batches = sum(1 for _ in self._plan(epoch))
-                raise CapsNMTError(
-                    f"{self._store.path} gives {num_batches} batches an epoch, too few for {self._world_size} "
-                    f"processes; lower training.batch_tokens ({self._batch_tokens}) or use more text"
-                )
-            for index in itertools.count():
-                following = next(groups, None)
-                if index >= first:
-                    batch = make_batch(
-                        self._store,
-                        group[self._rank],
-                        pipeline=self._pipeline,
-                        dropout=self._dropout,
-                        seed=_batch_seed(self._seed, epoch, index * self._world_size + self._rank),
-                    )
-                    yield _Ready(batch, (epoch + 1, 0) if following is None else (epoch, index + 1))
-                if following is None:
-                    break
-                group = following
+            # The end is marked, so that the last batch is known as the last.
+            with_end: Iterator[Int64Array | None] = itertools.chain(self._plan(epoch), [None])
+            for index, (rows, following) in enumerate(itertools.pairwise(with_end)):
+                if index >= first and rows is not None:
+                    yield _Planned(epoch, index, rows, (epoch + 1, 0) if following is None else (epoch, index + 1))
             epoch, first = epoch + 1, 0
 
-    def _groups(self, epoch: int) -> Iterator[list[Int64Array]]:
-        """A batch for each rank at a time. An incomplete last group would leave some waiting for the others."""
-        plan = self._plan(epoch)
-        while len(group := list(itertools.islice(plan, self._world_size))) == self._world_size:
-            yield group
-
     def _plan(self, epoch: int) -> Iterator[Int64Array]:
-        source_lengths, target_lengths = self._store.source_lengths, self._store.target_lengths
-        return plan_epoch(source_lengths, target_lengths, batch_tokens=self._batch_tokens, seed=self._seed, epoch=epoch)
+        return plan_epoch(
+            self._store.shard_rows,
+            self._store.lengths,
+            batch_tokens=self._batch_tokens,
+            seed=self._seed,
+            epoch=epoch,
+            repeats=self._repeats,
+        )
 
     def _hand_over(self, ready: _Ready) -> bool:
         while not self._closed.is_set():

@@ -56,9 +56,14 @@ def open_binary(file: Path) -> IO[bytes]:
     return file.open("rb", buffering=1 << 20)
 
 
+def names_of(text: ParallelText) -> list[str]:
+    """The one or two files of a parallel text, as the recipe names them."""
+    return [name for name in (text.source, text.target, text.tsv) if name is not None]
+
+
 def files_of(text: ParallelText, root: str) -> list[Path]:
     """The one or two files of a parallel text; relative names start at `root`."""
-    return [Path(root) / name for name in (text.source, text.target, text.tsv) if name is not None]
+    return [Path(root) / name for name in names_of(text)]
 
 
 def read_pairs(text: ParallelText, root: str) -> Iterator[tuple[str, str]]:

@@ -114,7 +114,9 @@ def examine_recipe(config: RunConfig) -> DoctorReport:
         from capsnmt.data.prepare import write_missing_demo  # brings pyarrow, which no other recipe needs here
 
         write_missing_demo(config)
-    report = DoctorReport(lines={"train": {}})  # shown first, although it is read last
+    corpora = data.train.corpora
+    names = ["train"] if len(corpora) == 1 else [f"train {number + 1}" for number in range(len(corpora))]
+    report = DoctorReport(lines={name: {} for name in names})  # shown first, although they are read last
     held_out: dict[str, HashSet] = {}
     findings: list[Finding] = []
     for name, text in (("valid", data.valid), ("test", data.test)):
@@ -129,8 +131,10 @@ def examine_recipe(config: RunConfig) -> DoctorReport:
         part = _Part(name=name, stops=stops, settings=settings, checks=checks, keys=held_out[name])
         findings += part.examine(text, data.root, report)
     checks = all_checks(data.filters, languages=config.languages, notes=report.notes, held_out=held_out)
-    part = _Part(name="train", stops="stops prepare", settings=settings, checks=checks)
-    report.findings = part.examine(data.train, data.root, report) + findings
+    for name, text in zip(names, corpora, strict=True):  # the checks are shared: a duplicate may be in another corpus
+        part = _Part(name=name, stops="stops prepare", settings=settings, checks=checks)
+        report.findings += part.examine(text, data.root, report)
+    report.findings += findings
     return report
 
 
@@ -271,8 +275,8 @@ class _Part:
                 self._whole("line counts differ", max(counts) - min(counts), max(counts), min(counts) + 1, text)
             )
         if self._keys is None:
-            report.kept = self._kept
-            if self._kept == 0:
+            report.kept += self._kept
+            if report.kept == 0:
                 whole.append(self._whole("no training pair is left", 1, 1, 1, f"of {self._pairs} pairs"))
         findings = [*whole, *self._bad, self._no_tab, self._empty, *self._hits, *self._characters.values()]
         return [finding for finding in findings if finding.count]

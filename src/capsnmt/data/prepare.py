@@ -1,4 +1,9 @@
-"""From the text files of a recipe to its store: the three stages, in a folder that appears only when complete."""
+"""From the text files of a recipe to its store: the stages, in a folder that gets its name only when complete.
+
+    store/{train-00000.arrow, train-00001.arrow, …, valid.arrow, subwords.model, store.json}
+
+store.json has rows, bytes and SHA-256 of each shard. What a killed process leaves, the next one goes on with.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +22,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from capsnmt.config import FORMAT_VERSION, FilterConfig, ParallelText, RunConfig, flatten
-from capsnmt.data.corpus import files_of
+from capsnmt.config import FilterConfig, ParallelText, RunConfig, flatten
+from capsnmt.data.corpus import files_of, names_of
 from capsnmt.data.demo import write_demo
+from capsnmt.data.fetch import fetch_missing
 from capsnmt.data.filters import EMPTY, active_reasons
-from capsnmt.data.stages import Stages, encode_train, encode_valid, progress_bar, read_train, train_all_subwords
-from capsnmt.data.store import Store
-from capsnmt.data.workers import default_workers
+from capsnmt.data.ledger import LEDGER_FILE, Ledger
+from capsnmt.data.stages import (
+    Stages,
+    encode_train,
+    encode_valid,
+    progress_bar,
+    read_train,
+    shuffle_texts,
+    train_all_subwords,
+)
+from capsnmt.data.store import ShardFile, Store, sha256_of
+from capsnmt.data.workers import WorkerDeathError, default_workers
 from capsnmt.errors import CapsNMTError
 from capsnmt.text.pipeline import TextPipeline
 
 _LOG = logging.getLogger(__name__)
 
+STORE_FORMAT = 2  # 1 had the training text in one file
+
 _INFO_FILE = "store.json"
-_TRAIN_FILE = "train.arrow"
+_OLD_TRAIN_FILE = "train.arrow"  # of format 1
 _VALID_FILE = "valid.arrow"
 _UNFINISHED = ".unfinished"  # ends the names of folders that are being filled
-_TEXT_FILE = "text.arrow"  # what is left of train, until it is encoded
 _BYTES_FOR_WORKERS = 8_000_000  # of text; with less they would take longer to start than to do it
 _TOO_LONG = "too_long"  # by data.max_tokens; what the filters of text leave out has names of its own
 
@@ -50,23 +66,32 @@ class PreparedCorpus:
     valid: Store
 
 
-def prepare(config: RunConfig, *, progress: bool = True, workers: int | None = None) -> Path:
+def prepare(config: RunConfig, *, progress: bool = True, workers: int | None = None, verify: bool = False) -> Path:
     """Prepares the corpus of a recipe and returns its store folder; a store with the same settings is used again.
 
     The store is the same for any number of `workers`; by default large corpora get one for each core, up to four.
+    What a killed `prepare` had done is not done again. `verify` checks the checksums of a store that is there.
     """
     folder = Path(config.data.store)
     if config.data.generate == "demo":
         write_missing_demo(config)
-    _remove_abandoned(folder)
     if folder.is_dir() and any(folder.iterdir()):
+        with suppress(OSError):
+            _claim(folder, None, ExitStack())  # what killed processes left of it is of no use any more
         _check_same(folder, config)
-        _LOG.info("%s is already prepared", folder)
+        if verify:
+            _verify(folder)
+        _LOG.info("%s is already prepared%s", folder, ", and its checksums hold" if verify else "")
         return folder
+    if config.data.fetch is not None:
+        fetch_missing(config)
     try:
         info = _build(folder, config, progress=progress, workers=workers)
     except OSError as error:
-        raise CapsNMTError(f"cannot write data.store {folder}: {error}; choose another folder or make room") from None
+        raise CapsNMTError(
+            f"cannot write data.store {folder}: {error}; make room, and the same command goes on, or choose another "
+            "folder"
+        ) from None
     _LOG.info("%s: train %s, valid %s", folder, info["train"], info["valid"])
     return folder
 
@@ -75,35 +100,92 @@ def load_store(folder: str | Path) -> PreparedCorpus:
     """Opens a prepared corpus."""
     folder = Path(folder)
     info = _read_info(folder)
-    return PreparedCorpus(folder, info, Store(folder / _TRAIN_FILE), Store(folder / _VALID_FILE))
+    shards = _shards_of(folder, info)
+    train = Store(folder / _OLD_TRAIN_FILE) if info["format_version"] == 1 else Store(folder, shards)
+    return PreparedCorpus(folder, info, train, Store(folder / _VALID_FILE))
+
+
+def _shards_of(folder: Path, info: dict[str, Any]) -> list[ShardFile]:
+    """The shards, which must be where and as large as store.json says; their checksums would take too long here."""
+    shards = []
+    try:
+        for shard in info["shards"] if info["format_version"] > 1 else []:
+            path = folder / Path(shard["file"]).name  # nothing outside of the folder
+            if not (isinstance(shard["rows"], int) and shard["rows"] >= 0):
+                raise ValueError(f"a shard of {shard['rows']!r} rows")
+            if not os.path.isfile(path) or path.stat().st_size != shard["bytes"]:
+                raise CapsNMTError(f"the shard {path} is missing or incomplete; prepare the corpus again")
+            shards.append(ShardFile(path, shard["rows"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise CapsNMTError(f"{folder / _INFO_FILE} is damaged ({error}); prepare the corpus again") from None
+    return shards
+
+
+def _verify(folder: Path) -> None:
+    info = _read_info(folder)
+    for shard, record in zip(_shards_of(folder, info), info.get("shards", []), strict=False):  # format 1 has none
+        if sha256_of(shard.path) != record.get("sha256"):
+            raise CapsNMTError(f"the shard {shard.path} does not match its checksum; delete {folder} and prepare again")
 
 
 def _build(folder: Path, config: RunConfig, *, progress: bool, workers: int | None) -> dict[str, Any]:
     """Fills a temporary folder and renames it, so that `folder` never holds half a store."""
     folder.parent.mkdir(parents=True, exist_ok=True)
+    # The sizes before reading, so that a file that grows meanwhile is noticed later.
+    origin = {"format_version": STORE_FORMAT, "settings": _settings(config), "file_sizes": _file_sizes(config)}
     with ExitStack() as held:
-        with _locked(folder.parent, wait=True):  # nobody may take the new folder for an abandoned one
-            # Beside its final place, because only a rename within one file system is atomic.
-            name = tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=_UNFINISHED, dir=folder.parent)
-            held.callback(shutil.rmtree, name, ignore_errors=True)
-            held.enter_context(_locked(Path(name)))
-        temporary = Path(name)
-        temporary.chmod(0o755)  # mkdtemp makes folders that colleagues cannot read
-        with progress_bar(progress) as bar:
-            stages = Stages(bar)
-            info = _fill(temporary, config, stages, workers)
-        stages.log(info["train"]["read"])
-        _move_into_place(temporary, folder, config)
+        temporary = _claim(folder, origin, held)
+        try:
+            with progress_bar(progress) as bar:
+                stages = Stages(bar)
+                info = _fill(temporary, config, origin, stages, workers)
+            stages.log(info["train"]["read"])
+            _move_into_place(temporary, folder, config)
+        except CapsNMTError as error:
+            if not isinstance(error, WorkerDeathError):  # text or settings must change, and with them all that was done
+                shutil.rmtree(temporary, ignore_errors=True)
+            raise
     return info
 
 
-def _remove_abandoned(folder: Path) -> None:
-    """Removes what killed processes left of this store; what a living one is filling stays."""
-    with suppress(OSError), _locked(folder.parent, wait=True):
+def _claim(folder: Path, origin: dict[str, Any] | None, held: ExitStack) -> Path:
+    """The folder to fill, locked: what a killed process left of the same store, or a new one.
+
+    What killed processes left of other stores under this name is removed; what a living one is filling stays.
+    """
+    found: Path | None = None
+    with _locked(folder.parent, wait=True):  # nobody may take the new folder for an abandoned one
         for left in folder.parent.glob(f".{glob.escape(folder.name)}.*{_UNFINISHED}"):
-            with suppress(FileNotFoundError), _locked(left) as abandoned:  # it may get its final name at any moment
-                if abandoned:
+            lock = ExitStack()
+            with suppress(FileNotFoundError):  # it may get its final name at any moment
+                if not lock.enter_context(_locked(left)):
+                    lock.close()
+                elif found is None and origin is not None and _origin_of(left) == origin:
+                    found = left
+                    held.enter_context(lock)
+                else:
                     shutil.rmtree(left, ignore_errors=True)
+                    lock.close()
+        if found is None and origin is not None:
+            # Beside its final place, because only a rename within one file system is atomic.
+            found = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=_UNFINISHED, dir=folder.parent))
+            held.enter_context(_locked(found))
+            found.chmod(0o755)  # mkdtemp makes folders that colleagues cannot read
+            Ledger(found, origin).save()
+    return found or folder
+
+
+def _origin_of(folder: Path) -> Any:
+    """From what an unfinished store is made."""
+    try:
+        info = _read_info(folder)
+        return {key: info[key] for key in ("format_version", "settings", "file_sizes")}
+    except CapsNMTError:
+        pass
+    try:
+        return json.loads((folder / LEDGER_FILE).read_text(encoding="utf-8"))["origin"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 @contextmanager
@@ -121,42 +203,65 @@ def _locked(folder: Path, *, wait: bool = False) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _fill(folder: Path, config: RunConfig, stages: Stages, workers: int | None) -> dict[str, Any]:
-    """Writes every file of the store, store.json last."""
-    sizes = _file_sizes(config)  # before reading, so that a file that grows meanwhile is noticed later
-    if workers is None:
-        workers = default_workers() if sum(sizes.values()) >= _BYTES_FOR_WORKERS else 1
-    texts = folder / _TEXT_FILE
-    counts = read_train(texts, config, stages, workers)
-    if counts["left"] == 0:
+def _fill(
+    folder: Path, config: RunConfig, origin: dict[str, Any], stages: Stages, workers: int | None
+) -> dict[str, Any]:
+    """Writes every file of the store that is not there yet, store.json last."""
+    if not (folder / _INFO_FILE).exists():
+        ledger = Ledger.load(folder) or Ledger(folder, origin)
+        if ledger.texts:
+            _LOG.info("going on after %d pairs that were read before", ledger.counts["read"])
+        if workers is None:
+            workers = default_workers() if sum(origin["file_sizes"].values()) >= _BYTES_FOR_WORKERS else 1
+        _write_info(folder, {**origin, **_fill_parts(ledger, config, stages, workers)})
+    for left in (*folder.glob("text-*"), *folder.glob("shuffled-*"), *folder.glob("*.tmp"), folder / LEDGER_FILE):
+        left.unlink(missing_ok=True)
+    return _read_info(folder)
+
+
+def _fill_parts(ledger: Ledger, config: RunConfig, stages: Stages, workers: int) -> dict[str, Any]:
+    """Stage by stage; returns what store.json says of them."""
+    folder = ledger.folder
+    if not ledger.is_read:
+        read_train(ledger, config, stages, workers)
+    counts, left = ledger.counts, ledger.num_texts
+    if left == 0:
         raise _nothing_left(counts, config)
-    if config.data.subwords_from is None:
-        train_all_subwords(folder, texts, counts["left"], config, stages=stages, workers=workers)
-    else:
-        TextPipeline.load(Path(config.data.subwords_from), config.text).copy_to(folder)
+    if not ledger.has_subwords:
+        if config.data.subwords_from is None:
+            train_all_subwords(ledger, config, stages, workers)
+        else:
+            TextPipeline.load(Path(config.data.subwords_from), config.text).copy_to(folder)
+        ledger.has_subwords = True
+        ledger.save()
     num_valid = encode_valid(folder / _VALID_FILE, config, stages)  # before train, so that its faults are told soon
-    counts["kept"] = encode_train(folder / _TRAIN_FILE, texts, counts["left"], config, stages=stages, workers=workers)
-    counts[_TOO_LONG] = counts["left"] - counts["kept"]
-    texts.unlink()
+    shuffle_texts(ledger, stages)
+    encode_train(ledger, config, stages, workers)
+    counts["kept"] = sum(shard.rows for shard in ledger.shards)
+    counts[_TOO_LONG] = left - counts["kept"]
     if counts["kept"] == 0:
         raise _nothing_left(counts, config)
     pipeline = TextPipeline.load(folder, config.text)
-    info = {
-        "format_version": FORMAT_VERSION,
-        "settings": _settings(config),
-        "file_sizes": sizes,
+    by_corpus = sum((Counter(shard.counts) for shard in ledger.shards), Counter())
+    return {
         "train": {key: counts[key] for key in ("read", "kept", EMPTY, _TOO_LONG, *active_reasons(config.data.filters))},
+        "corpora": [by_corpus[str(number)] for number in range(len(config.data.train.corpora))],
         "valid": {"read": num_valid, "kept": num_valid},
         "vocabulary": {
             "source_size": pipeline.source_size,
             "target_size": pipeline.target_size,
             "fingerprint": pipeline.fingerprint,
         },
+        "shards": [
+            {key: getattr(shard, key) for key in ("file", "rows", "bytes", "sha256")} for shard in ledger.shards
+        ],
     }
+
+
+def _write_info(folder: Path, info: dict[str, Any]) -> None:
     temporary = folder / f"{_INFO_FILE}.tmp"
     temporary.write_text(json.dumps(info, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     temporary.replace(folder / _INFO_FILE)
-    return info
 
 
 def _nothing_left(counts: Counter[str], config: RunConfig) -> CapsNMTError:
@@ -175,7 +280,13 @@ def _settings(config: RunConfig) -> dict[str, Any]:
     deciding = {"train", "valid", "max_tokens", "subwords_from", "filters"}
     if filters.drop_overlap:
         deciding.add("test")
-    sections = {"data": config.data.model_dump(mode="json", include=deciding), "text": text}
+    data = config.data.model_dump(mode="json", include=deciding)
+    mix = [{key: corpus[key] for key in ("source", "target", "tsv")} for corpus in data["train"].pop("mix")]
+    if mix:
+        data["train"] = {"mix": mix}
+    else:
+        del data["train"]["temperature"]  # it and the weights are applied while training
+    sections = {"data": data, "text": text}
     if filters.wrong_language:
         sections["languages"] = config.languages.model_dump(mode="json")
     return flatten(sections)
@@ -184,13 +295,13 @@ def _settings(config: RunConfig) -> dict[str, Any]:
 def _texts_read(config: RunConfig) -> list[ParallelText]:
     """The texts that the store depends on: test only where its sentences are kept out of train."""
     test = config.data.test if config.data.filters.drop_overlap else None
-    return [text for text in (config.data.train, config.data.valid, test) if text is not None]
+    return [text for text in (*config.data.train.corpora, config.data.valid, test) if text is not None]
 
 
 def _file_sizes(config: RunConfig) -> dict[str, int]:
     """Bytes of each text file that is there, by its name in the config."""
     texts = _texts_read(config)
-    names = [name for text in texts for name in text.model_dump(exclude_none=True).values()]
+    names = [name for text in texts for name in names_of(text)]
     files = [file for text in texts for file in files_of(text, config.data.root)]
     return {name: file.stat().st_size for name, file in zip(names, files, strict=True) if file.is_file()}
 
@@ -226,9 +337,10 @@ def _read_info(folder: Path) -> dict[str, Any]:
             f"{folder} is no complete store (no readable {_INFO_FILE}); prepare the corpus first, "
             "or choose another folder as `data.store`"
         ) from None
-    if version != FORMAT_VERSION:
+    if version not in range(1, STORE_FORMAT + 1):
         raise CapsNMTError(
-            f"the store {folder} has format {version}, this version reads {FORMAT_VERSION}; delete it and prepare again"
+            f"the store {folder} has format {version}, this version reads up to {STORE_FORMAT}; "
+            "delete it and prepare again"
         )
     return info
 
@@ -240,10 +352,11 @@ def _move_into_place(temporary: Path, folder: Path, config: RunConfig) -> None:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
             raise
         _check_same(folder, config)  # another process was faster: its store serves as well
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def write_missing_demo(config: RunConfig) -> None:
     """Writes the made-up corpus of a recipe with `data.generate: demo`, unless it is there."""
-    texts = [text for text in (config.data.train, config.data.valid, config.data.test) if text is not None]
+    texts = [text for text in (*config.data.train.corpora, config.data.valid, config.data.test) if text is not None]
     if not all(file.is_file() for text in texts for file in files_of(text, config.data.root)):
         write_demo(Path(config.data.root))

@@ -1,19 +1,25 @@
-"""The three stages of preparing: reading, subwords, encoding; and how far and how fast they are.
+"""The stages of preparing: reading, subwords, shuffling, encoding; and how far and how fast they are.
 
-Reading and encoding go block by block through several processes, and what was read waits in a file to be encoded.
-Resident memory is bounded: some blocks, 8 bytes per pair for duplicates, what SentencePiece needs for its sample, and
-about 100 MB per process.
+Reading goes block by block, encoding shard by shard through several processes, and what was read waits in files to be
+encoded. Whatever is whole is noted in the ledger, and not done again by a `prepare` that goes on after a kill. Resident
+memory is bounded: some blocks, 8 bytes per pair for duplicates, what SentencePiece needs for its sample, and about
+200 MB per process.
+
+A corpus of more than SMALL_ROWS pairs is shuffled as a whole: each file of waiting text by itself, in memory; then
+shard k takes the k-th part of each of them, and shuffles those. So a shard is a random part of the corpus, and training
+can mix a few shards at a time.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +31,6 @@ from capsnmt.config import ParallelText, RunConfig, SubwordsConfig, TextConfig
 from capsnmt.data.corpus import read_pairs
 from capsnmt.data.filters import (
     Duplicate,
-    Hashes,
     HashSet,
     Pair,
     active_checks,
@@ -34,7 +39,20 @@ from capsnmt.data.filters import (
     overlap_key,
     pair_hashes,
 )
-from capsnmt.data.store import encoded_batch, read_texts, text_batch, write_encoded, write_texts
+from capsnmt.data.ledger import Ledger, ShardRecord
+from capsnmt.data.store import (
+    ROWS_PER_BATCH,
+    SHARD_ROWS,
+    SHARD_TEXT_BYTES,
+    SMALL_ROWS,
+    encoded_batch,
+    joined,
+    read_texts,
+    read_texts_part,
+    text_batch,
+    write_encoded,
+    write_texts,
+)
 from capsnmt.data.workers import in_order
 from capsnmt.text.normalise import normalise
 from capsnmt.text.pipeline import Side, TextPipeline, subword_files
@@ -54,26 +72,46 @@ _BLOCK_CHARACTERS = 1 << 22  # ends a block early, so that a block of huge lines
 _SUBWORD_LINES = {"bpe": 1_000_000, "unigram": 200_000, "char": 1_000_000, "word": 1_000_000}
 
 
-def read_train(file: Path, config: RunConfig, stages: Stages, workers: int) -> Counter[str]:
-    """Writes the training text as the model will see it, without what the filters leave out. Counts all by reason."""
-    counts: Counter[str] = Counter()
-    counts["left"] = write_texts(file, _texts_to_keep(config, counts, stages, workers))
-    return counts
-
-
-def _texts_to_keep(config: RunConfig, counts: Counter[str], stages: Stages, workers: int) -> Iterator[Any]:
-    """Record batches of the training text as the model sees it, without what the filters leave out; that is counted."""
+def read_train(ledger: Ledger, config: RunConfig, stages: Stages, workers: int) -> None:
+    """Writes the training text as the model will see it, without what the filters leave out, which is counted."""
     seen = HashSet() if config.data.filters.deduplicate else None
-    blocks = blocks_of(read_pairs(config.data.train, config.data.root))
+    if seen is not None:
+        for texts in itertools.chain.from_iterable(map(read_texts, ledger.paths())):
+            seen.add(texts.column("hash").to_numpy())
+    counts: Counter[str] = Counter()
+    held: list[Any] = []
+
+    def write_held(*, is_last: bool = False) -> None:
+        path = ledger.folder / f"text-{len(ledger.texts):05d}.arrow"
+        rows = write_texts(path, held)
+        ledger.texts.append(ShardRecord.of(path, rows, dict(counts)))
+        ledger.is_read = is_last
+        ledger.save()
+        held.clear()
+        counts.clear()
+
+    blocks = _blocks_of_corpora(config, skip=ledger.counts["read"])
     sifted = in_order(partial(_Sifter, config, _held_out(config)), blocks, workers=workers)
-    for dropped, hashes, texts in stages.watch("reading", sifted):
+    for dropped, texts in stages.watch("reading", sifted):
         counts["read"] += sum(dropped.values()) + texts.num_rows
         counts.update(dropped)
         if seen is not None:
-            is_new = ~seen.add(hashes)
+            is_new = ~seen.add(texts.column("hash").to_numpy())
             counts[Duplicate.reason] += texts.num_rows - int(np.count_nonzero(is_new))
             texts = texts.take(np.flatnonzero(is_new))
-        yield texts
+        held.append(texts)
+        if sum(part.num_rows for part in held) >= SHARD_ROWS or sum(part.nbytes for part in held) >= SHARD_TEXT_BYTES:
+            write_held()
+    write_held(is_last=True)
+
+
+def _blocks_of_corpora(config: RunConfig, skip: int) -> Iterator[tuple[int, list[Pair]]]:
+    """The pairs of each corpus after the other, with its number, without the first `skip`."""
+    for corpus, text in enumerate(config.data.train.corpora):
+        pairs = read_pairs(text, config.data.root)
+        skip -= sum(1 for _ in itertools.islice(pairs, skip))
+        for block in blocks_of(pairs):
+            yield corpus, block
 
 
 class _Sifter:
@@ -83,50 +121,110 @@ class _Sifter:
         self._text = config.text
         self._checks = active_checks(config.data.filters, languages=config.languages, held_out=held_out)
 
-    def __call__(self, block: list[Pair]) -> tuple[int, tuple[Counter[str], Hashes, Any]]:
-        """The block's size; what is left out by reason, then the hashes and the texts of all others."""
+    def __call__(self, numbered_block: tuple[int, list[Pair]]) -> tuple[int, tuple[Counter[str], Any]]:
+        """The block's size; what is left out by reason, and the texts of all others."""
+        corpus, block = numbered_block
         settings = self._text.normalise
         pairs = [(normalise(source, settings), normalise(target, settings)) for source, target in block]
         reasons = first_reasons(pairs, self._checks)
         dropped = Counter(reason for reason in reasons if reason is not None)
         left = [pair for pair, reason in zip(pairs, reasons, strict=True) if reason is None]
-        return len(block), (dropped, pair_hashes(left), text_batch([_masked(pair, self._text) for pair in left]))
+        masked = [_masked(pair, self._text) for pair in left]
+        return len(block), (dropped, text_batch(masked, corpus=corpus, hashes=pair_hashes(left)))
 
 
-def train_all_subwords(
-    folder: Path, texts: Path, num_texts: int, config: RunConfig, *, stages: Stages, workers: int
-) -> None:
+def train_all_subwords(ledger: Ledger, config: RunConfig, stages: Stages, workers: int) -> None:
     """Trains on the training text only: what the filters leave out must not take up places in the vocabulary."""
-    subwords = config.text.subwords
-    source_file, target_file = (folder / name for name in subword_files(subwords.joint))
+    subwords, num_texts = config.text.subwords, ledger.num_texts
+    source_file, target_file = (ledger.folder / name for name in subword_files(subwords.joint))
     sides = {source_file: (0, 1)} if subwords.joint else {source_file: (0,), target_file: (1,)}
     for file, columns in sides.items():
         with stages.timed("training subwords", num_texts):
             share = _SUBWORD_LINES[subwords.type] / (len(columns) * num_texts)
-            make = partial(partial, _train_subwords, file, subwords, texts, columns)
+            make = partial(partial, _train_subwords, file, subwords, ledger.paths(), columns)
             # In a worker, for its memory is free again when it ends, which C++ alone does not see to.
             list(in_order(make, [share], workers=workers))
 
 
-def _train_subwords(file: Path, config: SubwordsConfig, texts: Path, columns: Sequence[int], share: float) -> None:
+def _train_subwords(
+    file: Path, config: SubwordsConfig, texts: list[Path], columns: Sequence[int], share: float
+) -> None:
     side: Side = "source" if 0 in columns else "target"
     train_subwords(sampled_lines(texts, columns, share), config, file, side=side)
 
 
-def sampled_lines(texts_file: Path, columns: Sequence[int], share: float) -> Iterator[str]:
+def sampled_lines(files: Sequence[Path], columns: Sequence[int], share: float) -> Iterator[str]:
     """About this share of the pairs, from all over the text and the same ones each time; all of them from 1 on."""
     generator = np.random.default_rng(0)
-    for texts in read_texts(texts_file):
+    for texts in itertools.chain.from_iterable(map(read_texts, files)):
         sample = texts.take(np.flatnonzero(generator.random(texts.num_rows) < share))
         for column in columns:
             yield from sample.column(column).to_pylist()
 
 
-def encode_train(file: Path, texts: Path, num_texts: int, config: RunConfig, *, stages: Stages, workers: int) -> int:
-    """Encodes what `read_train` has written, with the subwords beside `file`; returns how many are short enough."""
-    make = partial(_Encoder, file.parent, config.text, max_tokens=config.data.max_tokens)
-    encoded = in_order(make, read_texts(texts), workers=workers)
-    return write_encoded(file, stages.watch("encoding train", encoded, total=num_texts))
+def shuffle_texts(ledger: Ledger, stages: Stages) -> None:
+    """Shuffles each file of waiting text by itself, if the corpus is too large to be mixed as a whole in training."""
+    if ledger.num_texts <= SMALL_ROWS:
+        return
+    with stages.timed("shuffling", ledger.num_texts):
+        for number, record in enumerate(ledger.texts):
+            path = ledger.folder / record.file
+            shuffled = ledger.folder / f"shuffled-{number:05d}.arrow"
+            if path != shuffled:
+                texts = joined(list(read_texts(path)))
+                rows = write_texts(shuffled, [texts.take(_order(texts.num_rows, number))])
+                ledger.texts[number] = ShardRecord.of(shuffled, rows, record.counts)
+                ledger.save()
+                path.unlink()
+
+
+def _order(rows: int, number: int) -> Any:
+    """A random order that depends on nothing else."""
+    return np.random.default_rng([rows, number]).permutation(rows)
+
+
+def encode_train(ledger: Ledger, config: RunConfig, stages: Stages, workers: int) -> None:
+    """Encodes the waiting text into shards; pairs with a side of more than `data.max_tokens` are left out."""
+    num_shards, is_shuffled = len(ledger.texts), ledger.num_texts > SMALL_ROWS
+    if is_shuffled:
+        num_bytes = sum(record.bytes for record in ledger.texts)
+        num_shards = math.ceil(max(ledger.num_texts / SHARD_ROWS, num_bytes / SHARD_TEXT_BYTES))
+    encode = _Encoder(ledger.folder, config.text, max_tokens=config.data.max_tokens)
+    make = partial(_ShardWriter, ledger.folder, ledger.paths(), num_shards if is_shuffled else None, encode)
+    written = in_order(make, range(len(ledger.shards), num_shards), workers=workers)
+    for record in stages.watch("encoding train", written, total=ledger.num_texts):
+        ledger.shards.append(record)
+        ledger.save()
+
+
+class _ShardWriter:
+    """Makes a shard: of its own file of waiting text, or of its part of all of them."""
+
+    def __init__(self, folder: Path, texts: list[Path], num_parts: int | None, encode: _Encoder) -> None:
+        self._folder = folder
+        self._texts = texts
+        self._num_parts = num_parts
+        self._encode = encode
+
+    def __call__(self, number: int) -> tuple[int, ShardRecord]:
+        """The number of texts, and the record of the shard."""
+        if self._num_parts is None:
+            batches = list(read_texts(self._texts[number]))
+        else:
+            part = read_texts_part(self._texts, number, self._num_parts)
+            part = part.take(_order(part.num_rows, number))
+            batches = [part.slice(start, ROWS_PER_BATCH) for start in range(0, part.num_rows, ROWS_PER_BATCH)]
+        path = self._folder / f"train-{number:05d}.arrow"
+        counts: Counter[str] = Counter()
+        rows = write_encoded(path, (self._encoded(batch, counts) for batch in batches))
+        return sum(batch.num_rows for batch in batches), ShardRecord.of(path, rows, dict(counts))
+
+    def _encoded(self, texts: Any, counts: Counter[str]) -> Any:
+        """The texts with their ids; the rows of each corpus are counted."""
+        _, encoded = self._encode(texts)
+        for corpus, rows in enumerate(np.bincount(encoded.column("corpus").to_numpy()).tolist()):
+            counts[str(corpus)] += rows
+        return encoded
 
 
 def encode_valid(file: Path, config: RunConfig, stages: Stages) -> int:
@@ -140,12 +238,17 @@ class _Encoder:
     """Gives texts their ids. Pairs with a side of more than `max_tokens` are left out."""
 
     def __init__(self, folder: Path, config: TextConfig, max_tokens: float = math.inf) -> None:
-        self._pipeline = TextPipeline.load(folder, config)
+        self._folder = folder
+        self._config = config
         self._max_tokens = max_tokens
+
+    @cached_property
+    def _pipeline(self) -> TextPipeline:
+        return TextPipeline.load(self._folder, self._config)  # in the process that encodes
 
     def __call__(self, texts: Any) -> tuple[int, Any]:
         """The number of texts, and a record batch for the store."""
-        sources, targets = (column.to_pylist() for column in texts.columns)
+        sources, targets = (texts.column(side).to_pylist() for side in ("source", "target"))
         source_ids = self._pipeline.encode_normalised(sources, "source")
         target_ids = self._pipeline.encode_normalised(targets, "target")
         rows = [

@@ -1,10 +1,16 @@
-"""The token store: an Arrow IPC file, memory-mapped, so that a corpus of any size costs no memory to open."""
+"""The token store: shards that are Arrow IPC files, memory-mapped, and opened when they are needed.
+
+So a corpus of any size costs neither memory nor time to open. A store from before the shards is a single one.
+"""
 
 from __future__ import annotations
 
+import bisect
+import hashlib
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,11 +20,18 @@ import pyarrow as pa
 
 from capsnmt.errors import CapsNMTError
 
-ROWS_PER_BATCH = 8192  # fixed, so that row // ROWS_PER_BATCH finds the record batch of a row
+ROWS_PER_BATCH = 8192  # fixed, so that row // ROWS_PER_BATCH finds the record batch of a row of a shard
+SHARD_ROWS = 1 << 17  # about 75 MB of text and ids: what a worker holds, and what a kill loses
+# A store of up to so many rows stays in the order of its text: every epoch's plan mixes it as a whole. So many are also
+# sorted together for batches: enough for little padding, few enough to mix the corpus anew each epoch, and at once.
+SMALL_ROWS = 1_000_000
+SHARD_TEXT_BYTES = 1 << 28  # ends a shard of long lines early; an Arrow column of text ends at 2 GB
+_OPEN_SHARDS = 24  # at a time: three times what the batches are mixed from
 
 Int32Array = npt.NDArray[np.int32]
+UInt8Array = npt.NDArray[np.uint8]
 
-_SCHEMA = pa.schema(
+_OLD_SCHEMA = pa.schema(
     [
         ("source", pa.string()),
         ("target", pa.string()),
@@ -26,7 +39,10 @@ _SCHEMA = pa.schema(
         ("target_ids", pa.list_(pa.int32())),
     ]
 )
-_TEXT_SCHEMA = pa.schema([_SCHEMA.field("source"), _SCHEMA.field("target")])
+_SCHEMA = _OLD_SCHEMA.append(pa.field("corpus", pa.uint8()))  # which of the corpora of data.train.mix
+_TEXT_SCHEMA = pa.schema(
+    [("source", pa.string()), ("target", pa.string()), ("corpus", pa.uint8()), ("hash", pa.uint64())]
+)
 
 
 class Row(NamedTuple):
@@ -50,19 +66,24 @@ def _record_batch(rows: list[Row]) -> Any:
     return encoded_batch(texts, [row.source_ids for row in rows], [row.target_ids for row in rows])
 
 
-def text_batch(pairs: Sequence[tuple[str, str]]) -> Any:
-    """A record batch of text alone."""
+def text_batch(
+    pairs: Sequence[tuple[str, str]], *, corpus: int = 0, hashes: npt.NDArray[np.uint64] | None = None
+) -> Any:
+    """A record batch of text that waits to be encoded; its hashes are what duplicates are found by."""
     sources, targets = (pa.array([pair[side] for pair in pairs], pa.string()) for side in (0, 1))
-    return pa.record_batch([sources, targets], schema=_TEXT_SCHEMA)
+    corpora = pa.array(np.full(len(pairs), corpus, np.uint8))
+    hash_array = pa.array(np.zeros(len(pairs), np.uint64) if hashes is None else hashes)
+    return pa.record_batch([sources, targets, corpora, hash_array], schema=_TEXT_SCHEMA)
 
 
 def encoded_batch(texts: Any, source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]) -> Any:
     """A record batch of text and the ids of its rows."""
-    return pa.record_batch([*texts.columns, _list_array(source_ids), _list_array(target_ids)], schema=_SCHEMA)
+    source, target, corpus, _ = texts.columns
+    return pa.record_batch([source, target, _list_array(source_ids), _list_array(target_ids), corpus], schema=_SCHEMA)
 
 
 def write_encoded(path: str | Path, batches: Iterable[Any]) -> int:
-    """Writes a store from record batches of any sizes; otherwise like `write_store`."""
+    """Writes a shard from record batches of any sizes; otherwise like `write_store`."""
     return _write(Path(path), _SCHEMA, _regrouped(batches))
 
 
@@ -76,6 +97,27 @@ def read_texts(path: str | Path) -> Iterator[Any]:
     with pa.OSFile(str(path), "rb") as file, pa.ipc.open_file(file) as reader:
         for index in range(reader.num_record_batches):
             yield reader.get_batch(index)
+
+
+def read_texts_part(paths: Sequence[Path], part: int, parts: int) -> Any:
+    """One record batch of the n-th of so many equal parts of each file, which are read nowhere else."""
+    found: list[Any] = []
+    for path in paths:
+        with pa.memory_map(str(path), "r") as file, pa.ipc.open_file(file) as reader:
+            batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
+            table = pa.Table.from_batches(batches, schema=_TEXT_SCHEMA)
+            first, end = (table.num_rows * place // parts for place in (part, part + 1))
+            found += table.slice(first, end - first).to_batches()
+    return joined(found) if found else text_batch([])
+
+
+def sha256_of(path: str | Path) -> str:
+    """The checksum of a file."""
+    digest = hashlib.sha256()
+    with Path(path).open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _write(file: Path, schema: Any, batches: Iterable[Any]) -> int:
@@ -100,15 +142,16 @@ def _regrouped(batches: Iterable[Any]) -> Iterator[Any]:
         held.append(batch)
         rows += batch.num_rows
         while rows >= ROWS_PER_BATCH:
-            joined = _joined(held)
-            yield joined.slice(0, ROWS_PER_BATCH)
-            held = [joined.slice(ROWS_PER_BATCH)]
+            whole = joined(held)
+            yield whole.slice(0, ROWS_PER_BATCH)
+            held = [whole.slice(ROWS_PER_BATCH)]
             rows -= ROWS_PER_BATCH
     if rows:
-        yield _joined(held)
+        yield joined(held)
 
 
-def _joined(batches: list[Any]) -> Any:
+def joined(batches: list[Any]) -> Any:
+    """One record batch with the rows of several."""
     if len(batches) == 1:
         return batches[0]
     columns = [pa.concat_arrays(columns) for columns in zip(*(batch.columns for batch in batches), strict=True)]
@@ -153,37 +196,89 @@ class _IdColumn:
         return self._values[batch][offsets[index] : offsets[index + 1]]
 
 
-class Store:
-    """Read access by row number. The ids are views into the mapped file: read-only, nothing is copied."""
+class ShardFile(NamedTuple):
+    """A shard and how many rows it has."""
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    path: Path
+    rows: int
+
+
+class Lengths(NamedTuple):
+    """What a plan of batches needs to know of the rows of a shard."""
+
+    source: Int32Array  # (rows,)
+    target: Int32Array  # (rows,)
+    corpus: UInt8Array  # (rows,)
+
+
+class _Shard:
+    """An opened shard. The ids are views into the mapped file: read-only, nothing is copied."""
+
+    def __init__(self, path: Path, expected_rows: int | None = None) -> None:
         try:
             if not os.path.isfile(path):  # mapping a pipe would wait for ever
                 raise OSError("no such file")
             reader = pa.ipc.open_file(pa.memory_map(str(path), "r"))
-            if not reader.schema.equals(_SCHEMA):
+            if not any(reader.schema.equals(schema) for schema in (_SCHEMA, _OLD_SCHEMA)):
                 raise OSError("an Arrow file of another kind")
             self._batches: list[Any] = [reader.get_batch(index) for index in range(reader.num_record_batches)]
             _check(self._batches)
+            self.rows = int(sum(batch.num_rows for batch in self._batches))
+            if self.rows != (self.rows if expected_rows is None else expected_rows):
+                raise OSError(f"{self.rows} rows instead of {expected_rows}")
         except (OSError, pa.ArrowException) as error:
             raise CapsNMTError(f"cannot open the token store {path} ({error}); prepare the corpus again") from None
-        self._length = int(sum(batch.num_rows for batch in self._batches))
-        self._source = _IdColumn(self._batches, "source_ids")
-        self._target = _IdColumn(self._batches, "target_ids")
-        self.source_lengths = self._source.lengths()  # (rows,)
-        self.target_lengths = self._target.lengths()  # (rows,)
+        self.source = _IdColumn(self._batches, "source_ids")
+        self.target = _IdColumn(self._batches, "target_ids")
+
+    def lengths(self) -> Lengths:
+        has_corpus = bool(self._batches) and len(self._batches[0].columns) == len(_SCHEMA)
+        corpora = [batch.column("corpus").to_numpy() for batch in self._batches] if has_corpus else []
+        corpus = np.concatenate(corpora) if corpora else np.zeros(self.rows, np.uint8)
+        return Lengths(self.source.lengths(), self.target.lengths(), corpus)
+
+    def text(self, column: str, row: int) -> str:
+        batch, index = divmod(row, ROWS_PER_BATCH)
+        text: str = self._batches[batch].column(column)[index].as_py()
+        return text
+
+
+class Store:
+    """Read access by row number, over a single file or over shards, which are opened when a row of them is read."""
+
+    def __init__(self, path: str | Path, shards: Sequence[ShardFile] | None = None) -> None:
+        self.path = Path(path)
+        self._shard = lru_cache(maxsize=_OPEN_SHARDS)(self._opened)
+        self._files = [ShardFile(self.path, _Shard(self.path).rows)] if shards is None else list(shards)
+        self.shard_rows = [file.rows for file in self._files]
+        self._starts = [0, *itertools.accumulate(self.shard_rows)]
 
     def __len__(self) -> int:
-        return self._length
+        return self._starts[-1]
+
+    def lengths(self, shard: int) -> Lengths:
+        """Of the rows of a shard."""
+        return self._shard(shard).lengths()
+
+    @cached_property
+    def source_lengths(self) -> Int32Array:
+        """Of all rows; for stores that are small."""
+        return np.concatenate([self.lengths(shard).source for shard in range(len(self._files))])
+
+    @cached_property
+    def target_lengths(self) -> Int32Array:
+        """Of all rows; for stores that are small."""
+        return np.concatenate([self.lengths(shard).target for shard in range(len(self._files))])
 
     def source_ids(self, row: int) -> Int32Array:
         """Ids of the source, ending in EOS."""
-        return self._source.row(self._checked(row))
+        shard, place = self._place(row)
+        return shard.source.row(place)
 
     def target_ids(self, row: int) -> Int32Array:
         """Ids of the target, ending in EOS."""
-        return self._target.row(self._checked(row))
+        shard, place = self._place(row)
+        return shard.target.row(place)
 
     def source_text(self, row: int) -> str:
         """The source after normalising."""
@@ -194,14 +289,17 @@ class Store:
         return self._text("target", row)
 
     def _text(self, column: str, row: int) -> str:
-        batch, index = divmod(self._checked(row), ROWS_PER_BATCH)
+        shard, place = self._place(row)
         try:
-            text: str = self._batches[batch].column(column)[index].as_py()
+            return shard.text(column, place)
         except UnicodeDecodeError:
             raise CapsNMTError(f"{self.path}, row {row}: the text is damaged; prepare the corpus again") from None
-        return text
 
-    def _checked(self, row: int) -> int:
-        if not 0 <= row < self._length:  # Python would read a negative offset from the end
-            raise IndexError(f"row {row} of a store with {self._length} rows")
-        return int(row)
+    def _place(self, row: int) -> tuple[_Shard, int]:
+        if not 0 <= row < len(self):  # Python would read a negative offset from the end
+            raise IndexError(f"row {row} of a store with {len(self)} rows")
+        shard = bisect.bisect_right(self._starts, row) - 1
+        return self._shard(shard), int(row) - self._starts[shard]
+
+    def _opened(self, shard: int) -> _Shard:
+        return _Shard(*self._files[shard])

@@ -21,10 +21,11 @@ def write_card(folder: Path, config: RunConfig, progress: Progress, checkpoints:
         "",
         f"- Made by capsnmt {__version__}: {progress.step} updates, {progress.target_tokens:,} target tokens, "
         f"{progress.elapsed_s / 60:.1f} minutes of training.",
-        f"- Trained on `{_name(config.data.train)}`, validated on `{_name(config.data.valid)}`.",
+        f"- Trained on {', '.join(map(_name, config.data.train.corpora))}, validated on {_name(config.data.valid)}.",
         f"- Weights: {'mean of ' if len(checkpoints) > 1 else ''}{', '.join(checkpoints)}.",
         f"- Best validation: {best or 'none'}.",
-        f"- Seed {training.seed}, {training.batch_tokens} tokens per side and batch, {training.accumulate} a group.",
+        f"- Seed {training.seed}, {training.batch_tokens} tokens per side and batch, batches per update: "
+        f"{training.accumulate}.",
         "",
         "The whole recipe is in `config.yaml`, the curves are in `metrics.jsonl` and `tensorboard/`.",
         "",
@@ -33,7 +34,7 @@ def write_card(folder: Path, config: RunConfig, progress: Progress, checkpoints:
 
 
 def _name(text: ParallelText) -> str:
-    return text.tsv or f"{text.source} / {text.target}"
+    return f"`{text.tsv or f'{text.source} / {text.target}'}`"
 
 
 def _last_record(path: Path, step: int) -> str:

@@ -45,7 +45,7 @@ class Progress:
 
     step: int = 0
     epoch: int = 0
-    batch: int = 0  # index of the next batch in the epoch
+    batch: int = 0  # index of the next batch in the epoch, whatever the number of ranks
     target_tokens: int = 0
     elapsed_s: float = 0.0
     best_step: int = 0

@@ -2,8 +2,9 @@
 
     torchrun --nproc-per-node 2 -m capsnmt train recipe.yaml
 
-Each rank takes every n-th batch; gradients are summed over ranks and divided by the tokens of all ranks, so n ranks
-make the same update as one process that accumulates their batches.
+The ranks share the batches of an update (training.accumulate); gradients are summed over ranks and divided by the
+tokens of all ranks, so any number of ranks makes the same update. The position in the data is common to all of them, so
+a run may go on with another number of ranks.
 """
 
 from __future__ import annotations

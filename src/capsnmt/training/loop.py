@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from capsnmt.config import RunConfig, TrainingConfig
-from capsnmt.data.batches import Batch, BatchStream
-from capsnmt.data.prepare import load_store, prepare
+from capsnmt.data.batches import Batch, BatchStream, Share, corpus_repeats
+from capsnmt.data.prepare import PreparedCorpus, load_store, prepare
 from capsnmt.errors import CapsNMTError
 from capsnmt.folder import WEIGHTS, create_folder, read_folder_config
 from capsnmt.models import build_model, parse_model_config
@@ -81,7 +81,8 @@ def _train(config: RunConfig, ranks: Ranks, stop: StopRequest, *, show: bool) ->
     if ranks.is_first:
         clear_remains(checkpoints, progress, keep_last=settings.keep_last)
     use_bf16(model, settings.bf16_modules)
-    trained = ranks.wrap(model)
+    compiled: nn.Module = torch.compile(model, dynamic=True) if settings.compile else model  # type: ignore[assignment]
+    trained = ranks.wrap(compiled)
     validate = Validator(config, corpus.valid, text, ranks.device)
     look_at_routing = RoutingMeter(corpus.valid, batch_tokens=settings.batch_tokens, device=ranks.device)
     batches = BatchStream(
@@ -90,9 +91,9 @@ def _train(config: RunConfig, ranks: Ranks, stop: StopRequest, *, show: bool) ->
         seed=settings.seed,
         pipeline=text,
         dropout=config.text.subwords.dropout,
+        repeats=repeats_of(corpus, config),
         position=(progress.epoch, progress.batch),
-        rank=ranks.rank,
-        world_size=ranks.size,
+        share=Share(ranks.rank, ranks.size, max(settings.accumulate, ranks.size)),
     )
     start_s, last_save_s = time.monotonic() - progress.elapsed_s, time.monotonic()
 
@@ -102,9 +103,8 @@ def _train(config: RunConfig, ranks: Ranks, stop: StopRequest, *, show: bool) ->
         while progress.step < settings.steps and not out_of_patience(progress, settings):
             progress.step += 1
             rate = learning_rate(progress.step, settings)
-            done = update(
-                trained, optimiser, [next(batches) for _ in range(settings.accumulate)], rate, settings, ranks
-            )
+            group = [next(batches) for _ in range(len(batches.share))]
+            done = update(trained, optimiser, group, rate, settings, ranks)
             progress.epoch, progress.batch = batches.position
             progress.target_tokens += done.target_tokens
             progress.elapsed_s = time.monotonic() - start_s
@@ -146,6 +146,14 @@ def _train(config: RunConfig, ranks: Ranks, stop: StopRequest, *, show: bool) ->
             finish(folder, config, progress)
         journal.say(f"finished: {folder / WEIGHTS} (best validation at step {progress.best_step})")
     return folder
+
+
+def repeats_of(corpus: PreparedCorpus, config: RunConfig) -> tuple[float, ...]:
+    """How often the rows of each corpus come in an epoch; empty for a single corpus."""
+    text = config.data.train
+    if not text.mix:
+        return ()
+    return corpus_repeats(corpus.info["corpora"], [one.weight for one in text.mix], text.temperature)
 
 
 class Update(NamedTuple):

@@ -1,6 +1,9 @@
 import itertools
 import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,9 +12,17 @@ from hypothesis import strategies as st
 
 from capsnmt.config import SubwordsConfig, TextConfig
 from capsnmt.data import batches
-from capsnmt.data.batches import Batch, BatchStream, Int64Array, make_batch, plan_epoch, valid_batches
-from capsnmt.data.store import Int32Array, Row, Store, write_store
-from capsnmt.errors import CapsNMTError
+from capsnmt.data.batches import (
+    Batch,
+    BatchStream,
+    Int64Array,
+    Share,
+    corpus_repeats,
+    make_batch,
+    plan_epoch,
+    valid_batches,
+)
+from capsnmt.data.store import Int32Array, Lengths, Row, ShardFile, Store, write_store
 from capsnmt.text.pipeline import TextPipeline
 from capsnmt.text.subwords import BOS, EOS, PAD, train_subwords
 
@@ -44,6 +55,16 @@ def same(first: Batch, second: Batch) -> bool:
     return all(np.array_equal(getattr(first, name), getattr(second, name)) for name in Batch.__dataclass_fields__)
 
 
+def planned(*parts: tuple[Int32Array, Int32Array], corpus: int = 0, **settings: Any) -> Iterator[Int64Array]:
+    """The plan of a store whose shards have these lengths."""
+    found = [Lengths(source, target, np.full(len(source), corpus, np.uint8)) for source, target in parts]
+    return plan_epoch([len(part.source) for part in found], found.__getitem__, **settings)
+
+
+def plan_of(store: Store, epoch: int = 0) -> list[Int64Array]:
+    return list(plan_epoch(store.shard_rows, store.lengths, batch_tokens=512, seed=3, epoch=epoch))
+
+
 lengths = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), max_size=120)
 
 
@@ -53,13 +74,13 @@ def test_plan_holds_every_row_once_within_the_budget(
 ) -> None:
     source = np.array([pair[0] for pair in pairs], np.int32)
     target = np.array([pair[1] for pair in pairs], np.int32)
-    plan = list(plan_epoch(source, target, batch_tokens=batch_tokens, seed=seed, epoch=epoch))
+    plan = list(planned((source, target), batch_tokens=batch_tokens, seed=seed, epoch=epoch))
     assert sorted(itertools.chain.from_iterable(batch.tolist() for batch in plan)) == list(range(len(pairs)))
     for batch in plan:
         assert len(batch) > 0
         fits = len(batch) * max(source[batch].max(), target[batch].max()) <= batch_tokens
         assert fits or len(batch) == 1
-    again = list(plan_epoch(source, target, batch_tokens=batch_tokens, seed=seed, epoch=epoch))
+    again = list(planned((source, target), batch_tokens=batch_tokens, seed=seed, epoch=epoch))
     assert [batch.tolist() for batch in plan] == [batch.tolist() for batch in again]
 
 
@@ -67,10 +88,10 @@ def test_plan_pads_little_and_differs_between_epochs() -> None:
     generator = np.random.default_rng(0)
     source = np.clip(generator.lognormal(np.log(20), 0.5, 200_000), 2, 256).astype(np.int32)
     target = np.clip(source * generator.lognormal(0.05, 0.25, len(source)), 2, 256).astype(np.int32)
-    plan = list(plan_epoch(source, target, batch_tokens=4096, seed=1, epoch=0))
+    plan = list(planned((source, target), batch_tokens=4096, seed=1, epoch=0))
     padded = sum(len(batch) * (int(source[batch].max()) + int(target[batch].max())) for batch in plan)
     assert 1 - (source.sum() + target.sum()) / padded < 0.05
-    other = list(plan_epoch(source, target, batch_tokens=4096, seed=1, epoch=1))
+    other = list(planned((source, target), batch_tokens=4096, seed=1, epoch=1))
     # The few longest rows have no one else to stand with; all other batches are mixed anew.
     repeated = {frozenset(batch.tolist()) for batch in plan} & {frozenset(batch.tolist()) for batch in other}
     assert len(repeated) < 0.01 * len(plan)
@@ -90,12 +111,71 @@ def test_plan_is_made_pool_by_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "_POOL_ROWS", 100)
     generator = np.random.default_rng(0)
     source, target = (generator.integers(2, 40, 350).astype(np.int32) for _ in range(2))
-    plan = plan_epoch(source, target, batch_tokens=200, seed=1, epoch=0)
+    plan = planned((source, target), batch_tokens=200, seed=1, epoch=0)
     found = [next(plan)]
     assert pools == [100]
     found += plan
     assert pools == [100, 100, 100, 50]
     assert sorted(itertools.chain.from_iterable(batch.tolist() for batch in found)) == list(range(350))
+
+
+def some_lengths(rows: int) -> tuple[Int32Array, Int32Array]:
+    generator = np.random.default_rng(rows)
+    source, target = (generator.integers(2, 40, rows).astype(np.int32) for _ in range(2))
+    return source, target
+
+
+def test_shards_of_a_small_store_make_no_difference() -> None:
+    """The order of a run that was started before there were shards."""
+    source, target = some_lengths(350)
+    whole = planned((source, target), batch_tokens=200, seed=1, epoch=2)
+    parts = [(source[:100], target[:100]), (source[100:101], target[100:101]), (source[101:], target[101:])]
+    cut = planned(*parts, batch_tokens=200, seed=1, epoch=2)
+    assert [batch.tolist() for batch in whole] == [batch.tolist() for batch in cut]
+
+
+def test_shards_of_a_large_store_are_opened_a_pool_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "_POOL_ROWS", 100)
+    parts = [Lengths(*some_lengths(rows), np.zeros(rows, np.uint8)) for rows in (40, 40, 10, 40, 120, 40, 40, 0, 40)]
+    opened: list[int] = []
+
+    def lengths_of(shard: int) -> Lengths:
+        opened.append(shard)
+        return parts[shard]
+
+    def plan(epoch: int) -> Iterator[Int64Array]:
+        rows = [len(part.source) for part in parts]
+        return plan_epoch(rows, lengths_of, batch_tokens=200, seed=1, epoch=epoch)
+
+    running = plan(0)
+    found = [next(running)]
+    assert sum(len(parts[shard].source) for shard in opened) <= 120
+    found += running
+    assert sorted(opened) == list(range(9))
+    assert sorted(itertools.chain.from_iterable(batch.tolist() for batch in found)) == list(range(370))
+    first, opened = opened, []
+    assert [batch.tolist() for batch in plan(0)] == [batch.tolist() for batch in found]
+    assert opened == first
+    opened = []
+    list(plan(1))
+    assert opened != first
+
+
+@pytest.mark.parametrize("pool_rows", [1_000_000, 90])
+def test_rows_are_repeated_as_often_as_their_corpus_says(pool_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "_POOL_ROWS", pool_rows)
+    parts = [Lengths(*some_lengths(60), np.tile(np.arange(3, dtype=np.uint8), 20)) for _ in range(5)]
+    epochs = []
+    for epoch in range(200):
+        plan = plan_epoch([60] * 5, parts.__getitem__, batch_tokens=200, seed=1, epoch=epoch, repeats=(1.0, 0.25, 2.5))
+        epochs.append(Counter(itertools.chain.from_iterable(batch.tolist() for batch in plan)))
+    times = np.array([[epoch[row] for row in range(300)] for epoch in epochs])  # (epochs, rows)
+    assert (times[:, 0::3] == 1).all()
+    assert set(times[:, 1::3].flat) == {0, 1}
+    assert set(times[:, 2::3].flat) == {2, 3}
+    assert abs(times[:, 1::3].mean() - 0.25) < 0.02  # 200 x 100 draws: six standard deviations
+    assert abs(times[:, 2::3].mean() - 2.5) < 0.03
+    assert times[:, 1::3].any(axis=0).all()  # none is left out for ever
 
 
 def test_make_batch_pads_shifts_and_counts(store: Store) -> None:
@@ -147,7 +227,7 @@ def test_resumed_stream_equals_the_uninterrupted_one(
     def stream(position: tuple[int, int] = (0, 0)) -> BatchStream:
         return BatchStream(store, batch_tokens=512, seed=3, pipeline=pipeline, dropout=dropout, position=position)
 
-    per_epoch = len(list(plan_epoch(store.source_lengths, store.target_lengths, batch_tokens=512, seed=3, epoch=0)))
+    per_epoch = len(plan_of(store))
     whole = take(stream(), 2 * per_epoch + 3)
     assert whole[per_epoch - 1][1] == (1, 0)
     for cut in (1, 5, per_epoch - 1, per_epoch, per_epoch + 2):
@@ -167,20 +247,31 @@ def test_position_is_the_consumers_not_the_threads(store: Store) -> None:
         stream.next()
 
 
-def test_ranks_share_the_plan_and_drop_the_incomplete_group(store: Store) -> None:
-    plan = list(plan_epoch(store.source_lengths, store.target_lengths, batch_tokens=512, seed=3, epoch=0))
-    world = 3 if len(plan) % 3 else 4
-    groups = len(plan) // world
-    streams = [BatchStream(store, batch_tokens=512, seed=3, rank=rank, world_size=world) for rank in range(world)]
-    taken = [take(stream, groups) for stream in streams]
-    for group, rank in itertools.product(range(groups), range(world)):
-        assert same(taken[rank][group][0], make_batch(store, plan[group * world + rank]))
-    assert {ranks[-1][1] for ranks in taken} == {(1, 0)}
+@pytest.mark.parametrize(("world", "update_batches"), [(2, 2), (3, 3), (1, 4), (2, 4), (3, 4), (4, 4), (2, 7)])
+def test_ranks_share_the_batches_of_every_update(store: Store, world: int, update_batches: int) -> None:
+    """Whatever the number of ranks, an update has the same batches, also across the end of an epoch."""
+    updates = 2 * len(plan_of(store)) // update_batches + 1
+    flat = [(epoch, rows) for epoch in range(4) for rows in plan_of(store, epoch)]
+    one = take(BatchStream(store, batch_tokens=512, seed=3), updates * update_batches)
+    shares = [Share(rank, world, update_batches) for rank in range(world)]
+    taken = [take(BatchStream(store, batch_tokens=512, seed=3, share=share), updates * len(share)) for share in shares]
+    assert sum(map(len, shares)) == update_batches
+    for update in range(updates):
+        own = [
+            ranks[update * len(share) : (update + 1) * len(share)] for ranks, share in zip(taken, shares, strict=True)
+        ]
+        end = (update + 1) * update_batches
+        for number, (_, rows) in enumerate(flat[end - update_batches : end]):
+            assert same(own[number % world][number // world][0], make_batch(store, rows))
+        assert {part[-1][1] for part in own} == {one[end - 1][1]}  # where all stand after the update
+
+
+def test_a_share_without_a_batch_is_refused() -> None:
+    with pytest.raises(ValueError, match="every rank needs a batch"):
+        Share(0, 3, 2)
 
 
 def test_an_exception_in_the_thread_reaches_the_consumer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CapsNMTError, match=r"too few for 1000 processes; lower training\.batch_tokens"):
-        BatchStream(store, batch_tokens=512, seed=3, world_size=1000).next()
     stream = BatchStream(store, batch_tokens=512, seed=3, prefetch=1)
 
     def broken(row: int) -> None:
@@ -189,6 +280,22 @@ def test_an_exception_in_the_thread_reaches_the_consumer(store: Store, monkeypat
     monkeypatch.setattr(store, "source_ids", broken)
     with pytest.raises(OSError, match="the disk is gone"):
         list(itertools.islice(stream, 10))
+
+
+def test_a_store_of_shards_is_read_as_one(store: Store, tmp_path: Path) -> None:
+    files, start = [], 0
+    for number, rows in enumerate((0, 7, 100, ROWS - 107)):
+        path = tmp_path / f"{number}.arrow"
+        part = [
+            Row(store.source_text(row), store.target_text(row), store.source_ids(row), store.target_ids(row))
+            for row in range(start, start + rows)
+        ]
+        files.append(ShardFile(path, write_store(path, part)))
+        start += rows
+    shards = Store(tmp_path, files)
+    first, second = (take(BatchStream(one, batch_tokens=512, seed=3), 30) for one in (store, shards))
+    assert all(same(one, other) for (one, _), (other, _) in zip(first, second, strict=True))
+    assert shards.target_text(107) == store.target_text(107)
 
 
 def test_waiting_is_counted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,3 +320,12 @@ def test_valid_batches_hold_every_row_once(store: Store) -> None:
 def test_empty_store_has_no_valid_batches(tmp_path: Path) -> None:
     write_store(tmp_path / "empty.arrow", [])
     assert list(valid_batches(Store(tmp_path / "empty.arrow"), 100)) == []
+
+
+def test_shares_of_corpora() -> None:
+    assert corpus_repeats([900, 100], [1, 1], 1.0) == ()  # by size: every row once
+    by_weight = corpus_repeats([900, 100], [1, 9], 1.0)
+    assert by_weight == pytest.approx((500 / 900, 500 / 100))
+    by_temperature = corpus_repeats([900, 100], [1, 1], 2.0)  # shares 30 : 10
+    assert by_temperature == pytest.approx((750 / 900, 250 / 100))
+    assert corpus_repeats([900, 0], [1, 5], 2.0) == ()  # a corpus of which nothing is left

@@ -12,6 +12,7 @@ import pytest
 
 from capsnmt.config import LanguagesConfig, RunConfig
 from capsnmt.data import stages
+from capsnmt.data.ledger import ShardRecord
 from capsnmt.data.prepare import load_store, prepare
 from capsnmt.data.store import text_batch, write_texts
 from capsnmt.errors import CapsNMTError
@@ -79,7 +80,12 @@ def test_end_to_end(folder: Path, kind: str, joint: bool) -> None:
         "fingerprint": pipeline.fingerprint,
     }
     models = {"subwords.model"} if joint else {"subwords.source.model", "subwords.target.model"}
-    assert {file.name for file in corpus.folder.iterdir()} == {"train.arrow", "valid.arrow", "store.json", *models}
+    assert {file.name for file in corpus.folder.iterdir()} == {
+        "train-00000.arrow",
+        "valid.arrow",
+        "store.json",
+        *models,
+    }
     assert {path.name for path in folder.iterdir()} == {"text", "store"}  # no temporary folder is left
 
 
@@ -132,14 +138,14 @@ def test_speed_is_told_by_stage(folder: Path, caplog: pytest.LogCaptureFixture) 
 def test_subwords_are_trained_on_a_sample_from_all_over_the_text(tmp_path: Path) -> None:
     pairs = [(f"source {number}", f"target {number}") for number in range(30_000)]
     write_texts(tmp_path / "text.arrow", (text_batch(pairs[start : start + 1000]) for start in range(0, 30_000, 1000)))
-    sample = list(stages.sampled_lines(tmp_path / "text.arrow", (0, 1), 0.1))
-    assert sample == list(stages.sampled_lines(tmp_path / "text.arrow", (0, 1), 0.1))
+    sample = list(stages.sampled_lines([tmp_path / "text.arrow"], (0, 1), 0.1))
+    assert sample == list(stages.sampled_lines([tmp_path / "text.arrow"], (0, 1), 0.1))
     sources = [int(line.split()[1]) for line in sample if line.startswith("source")]
     assert sources == [int(line.split()[1]) for line in sample if line.startswith("target")]
     assert len(set(sources)) == len(sources)
     tenths = np.bincount(np.array(sources) // 3000, minlength=10)
     assert (abs(tenths - 300) < 100).all()  # six standard deviations
-    whole = list(stages.sampled_lines(tmp_path / "text.arrow", (1,), 1.0))
+    whole = list(stages.sampled_lines([tmp_path / "text.arrow"], (1,), 1.0))
     assert whole == [target for _, target in pairs]
 
 
@@ -255,3 +261,150 @@ def test_demo_is_generated_when_missing(tmp_path: Path, caplog: pytest.LogCaptur
         corpus = load_store(prepare(recipe(tmp_path, generate="demo", subwords={"vocabulary": 500}, max_tokens=256)))
     assert (len(corpus.train), len(corpus.valid)) == (20_000, 500)
     assert "'kept': 20000" in caplog.text
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def rows_of(store: Path) -> list[tuple[str, str]]:
+    train = load_store(store).train
+    return [(train.source_text(row), train.target_text(row)) for row in range(len(train))]
+
+
+@pytest.fixture
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What happens to millions of pairs happens to sixty."""
+    monkeypatch.setattr(stages, "_BLOCK_PAIRS", 5)
+    monkeypatch.setattr(stages, "SHARD_ROWS", 12)
+
+
+@pytest.mark.parametrize("small_rows", [20, 1000])
+@pytest.mark.usefixtures("small_shards")
+def test_an_interrupted_prepare_goes_on_to_the_same_store(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, small_rows: int
+) -> None:
+    monkeypatch.setattr(stages, "SMALL_ROWS", small_rows)
+    write_text(folder / "text", "train", [*TRAIN[:20], TRAIN[3], *TRAIN, ("", "leer"), ("long " * 50, "kurz")])
+    settings = {"filters": {"deduplicate": True}}
+    whole = contents(prepare(recipe(folder, store=str(folder / "whole"), **settings), progress=False))
+    assert len(json.loads(whole["store.json"])["shards"]) > 3
+    config = recipe(folder, **settings)
+    record = ShardRecord.of
+    written = 0
+    for limit in range(1, 100):
+
+        def interrupted(path: Path, *details: Any, limit: int = limit) -> ShardRecord:
+            nonlocal written
+            written += 1
+            if written == limit:
+                raise KeyboardInterrupt  # after the file was written, before it was noted
+            return record(path, *details)
+
+        monkeypatch.setattr(ShardRecord, "of", interrupted)
+        written, before = 0, written
+        try:
+            prepare(config, progress=False)
+            break
+        except KeyboardInterrupt:
+            assert len(list(folder.glob(".store.*"))) == 1
+    assert limit > 3
+    assert before < 8  # every try has one file more than the last, and begins with what is there
+    assert contents(folder / "store") == whole
+    assert not list(folder.glob(".store.*"))
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_a_shard_that_was_damaged_meanwhile_is_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = contents(prepare(recipe(folder, store=str(folder / "whole")), progress=False))
+    with monkeypatch.context() as patched:
+        patched.setattr("capsnmt.data.prepare.encode_train", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(recipe(folder), progress=False)
+    (unfinished,) = folder.glob(".store.*")
+    damaged = unfinished / "text-00002.arrow"
+    content = damaged.read_bytes()
+    damaged.write_bytes(content.replace(b"Katze", b"Tatze", 1))
+    (unfinished / "text-00003.arrow").unlink()
+    prepare(recipe(folder), progress=False)
+    assert contents(folder / "store") == whole
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_an_unfinished_store_of_other_settings_is_not_gone_on_with(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("capsnmt.data.prepare.encode_train", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(recipe(folder), progress=False)
+    write_text(folder / "text", "train", TRAIN[:50])
+    assert rows_of(prepare(recipe(folder), progress=False)) == TRAIN[:50]
+    assert {path.name for path in folder.iterdir()} == {"text", "store"}
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_small_corpora_keep_their_order_and_large_ones_are_shuffled(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert rows_of(prepare(recipe(folder), progress=False)) == TRAIN
+    monkeypatch.setattr(stages, "SMALL_ROWS", 50)
+    corpus = load_store(prepare(recipe(folder, store=str(folder / "large")), progress=False))
+    found = rows_of(corpus.folder)
+    assert sorted(found) == sorted(TRAIN)
+    places = [TRAIN.index(pair) for pair in found]
+    start = 0
+    assert len(corpus.train.shard_rows) == 6
+    for rows in corpus.train.shard_rows:
+        part = places[start : start + rows]
+        assert min(part) < 20  # from all over the text
+        assert max(part) >= 40
+        assert part != sorted(part)
+        start += rows
+    again = prepare(recipe(folder, store=str(folder / "again")), progress=False, workers=2)  # in fresh processes
+    assert rows_of(again) == found
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_checksums_tell_of_a_damaged_shard(folder: Path) -> None:
+    store = prepare(recipe(folder), progress=False)
+    assert prepare(recipe(folder), progress=False, verify=True) == store
+    shard = store / "train-00001.arrow"
+    content = shard.read_bytes()
+    shard.write_bytes(content.replace(b"Katze", b"Tatze", 1))
+    prepare(recipe(folder), progress=False)
+    with pytest.raises(CapsNMTError, match=r"train-00001\.arrow does not match its checksum"):
+        prepare(recipe(folder), progress=False, verify=True)
+    shard.write_bytes(content[:-8])
+    with pytest.raises(CapsNMTError, match=r"train-00001\.arrow is missing or incomplete"):
+        load_store(store)
+
+
+@pytest.mark.parametrize("rows", [-1, "many", 11])
+@pytest.mark.usefixtures("small_shards")
+def test_a_forged_number_of_rows_is_found(folder: Path, rows: Any) -> None:
+    store = prepare(recipe(folder), progress=False)
+    info = json.loads((store / "store.json").read_text())
+    info["shards"][1]["rows"] = rows
+    (store / "store.json").write_text(json.dumps(info))
+    with pytest.raises(CapsNMTError, match="prepare the corpus again"):
+        load_store(store).train.lengths(1)
+
+
+def test_corpora_are_read_one_after_the_other_and_told_apart(folder: Path) -> None:
+    write_text(folder / "text", "more", [("a dog", "ein Hund"), TRAIN[5], ("", "")])
+    mix = [{"source": "train.en", "target": "train.de", "weight": 2}, {"source": "more.en", "target": "more.de"}]
+    config = recipe(folder, train={"mix": mix, "temperature": 3}, filters={"deduplicate": True})
+    corpus = load_store(prepare(config, progress=False))
+    assert rows_of(corpus.folder) == [*TRAIN, ("a dog", "ein Hund")]
+    assert corpus.info["corpora"] == [60, 1]
+    assert corpus.train.lengths(0).corpus.tolist() == [0] * 60 + [1]
+    assert corpus.info["train"]["read"] == 67
+    other = recipe(folder, train={"mix": [mix[0] | {"weight": 1}, mix[1]]}, filters={"deduplicate": True})
+    assert prepare(other) == corpus.folder  # weights are applied while training
+    with pytest.raises(CapsNMTError, match=r"data\.train\.mix"):
+        prepare(recipe(folder, train={"mix": mix[::-1]}, filters={"deduplicate": True}))

@@ -67,7 +67,7 @@ def test_texts_wait_in_their_batches(tmp_path: Path) -> None:
     batches = [[("a", "ä"), ("", "b")], [("c", "d")]]
     assert write_texts(tmp_path / "text.arrow", map(text_batch, batches)) == 3
     found = [
-        list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+        list(zip(*(batch.column(side).to_pylist() for side in ("source", "target")), strict=True))
         for batch in read_texts(tmp_path / "text.arrow")
     ]
     assert found == batches

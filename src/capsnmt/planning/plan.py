@@ -1,0 +1,262 @@
+"""`capsnmt plan`: hours, memory and disk of preparing, training, distilling and serving a recipe, from a few figures.
+
+Operations are counted, not guessed: the model is built without memory (torch's meta device) and torch counts what a
+short sentence takes, per source and per target token. docs/SCALING.md explains every line.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.flop_counter import FlopCounterMode
+
+from capsnmt.config import RunConfig
+from capsnmt.errors import CapsNMTError
+from capsnmt.models import build_model
+from capsnmt.planning import figures
+from capsnmt.planning.figures import CorpusFigures, Device
+from capsnmt.training.loss import label_smoothed_loss
+
+_COUNTED_LENGTH = 8  # of the sentence whose operations are counted; only attention's own products grow with it
+_STORE_INFO = "store.json"
+
+
+@dataclass(frozen=True)
+class ModelCosts:
+    """What the model of a recipe takes, per token of a side."""
+
+    parameters: int
+    encoder_flops: float  # forward, per source token
+    decoder_flops: float  # forward, per target token, softmax included
+    saved_bytes: float  # kept for the backward pass, per token of each side
+    logits_bytes: float  # per target token
+
+    @property
+    def training_flops(self) -> float:
+        """Per token of each side: the backward pass takes two products for each of the forward pass."""
+        return 3.0 * (self.encoder_flops + self.decoder_flops)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The answers, in seconds and bytes; `lines` shows how they came about."""
+
+    pairs: int
+    prepare_cpu_s: float
+    training_s: float
+    training_bytes: float  # of memory, per device
+    store_bytes: float
+    model_bytes: float  # of the model folder
+    distilling_s: float
+    devices_to_serve: int  # a billion characters a day
+    lines: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+def plan(config: RunConfig, devices: str, *, pairs: int | None = None) -> Plan:
+    """What a recipe costs on such devices, as in `8xM40`."""
+    count, device = figures.parse_devices(devices)
+    corpus = corpus_figures(config, pairs)
+    costs = model_costs(config)
+    lines = [
+        f"{count} x {device.name}: {device.fp32_flops / 1e12:.3g} Tflop/s in fp32, {device.bf16_flops / 1e12:.3g} in "
+        f"bf16 ({device.source})",
+        f"corpus: {corpus.pairs:,} pairs, {corpus.source_tokens:.1f} + {corpus.target_tokens:.1f} subwords and "
+        f"{corpus.text_bytes:.0f} bytes each ({corpus.source})",
+        f"model: {costs.parameters:,} parameters; forward {costs.encoder_flops / 1e6:.1f} Mflop per source token, "
+        f"{costs.decoder_flops / 1e6:.1f} per target token",
+    ]
+    prepare_cpu_s, store_bytes = _preparing(corpus, lines)
+    training_s = _training_time(config, costs, corpus, count, device, lines)
+    training_bytes = _training_memory(config, costs, device, lines)
+    model_bytes = _model_folder(config, costs, lines)
+    sentence_s = _decoding(config, costs, corpus, device, lines)
+    distilling_s = corpus.pairs * sentence_s / count
+    lines.append(
+        f"distilling: {corpus.pairs:,} x {sentence_s * 1e3:.3g} ms / {count} = {hours(distilling_s)}; "
+        f"{corpus.pairs * corpus.text_bytes / figures.GB:.3g} GB of text"
+    )
+    to_serve = _serving(corpus, sentence_s, device, lines)
+    return Plan(
+        corpus.pairs, prepare_cpu_s, training_s, training_bytes, store_bytes, model_bytes, distilling_s, to_serve, lines
+    )
+
+
+def model_costs(config: RunConfig) -> ModelCosts:
+    """Counts on a sentence of tensors that have a shape and no content."""
+    subwords, length = config.text.subwords, _COUNTED_LENGTH
+    sizes = subwords.size_of("source"), subwords.size_of("target")
+    with torch.device("meta"):
+        model = build_model(config.model, source_size=sizes[0], target_size=sizes[1]).train()
+        ids = torch.zeros(1, length, dtype=torch.long)
+        mask = torch.ones(1, length, dtype=torch.bool)
+    with FlopCounterMode(display=False) as counter:
+        model.encode(ids, mask)
+    encoder_flops = counter.get_total_flops() / length
+    saved: dict[int, int] = {}
+    own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in own:
+            saved[storage._cdata] = storage.nbytes()
+        return tensor
+
+    with FlopCounterMode(display=False) as counter, saved_tensors_hooks(keep, lambda tensor: tensor):
+        logits = model(ids, mask, ids)
+        label_smoothed_loss(logits, ids, mask, config.training.label_smoothing)
+    return ModelCosts(
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        encoder_flops=encoder_flops,
+        decoder_flops=counter.get_total_flops() / length - encoder_flops,
+        saved_bytes=sum(saved.values()) / length,
+        logits_bytes=4.0 * sizes[1],
+    )
+
+
+def corpus_figures(config: RunConfig, pairs: int | None) -> CorpusFigures:
+    """From the store where there is one, else from the corpus's name; `pairs` takes the place of a number of pairs."""
+    data = config.data
+    if (Path(data.store) / _STORE_INFO).is_file():
+        found = _figures_of_store(Path(data.store))
+    else:
+        known = data.fetch or Path(data.store).parent.name
+        found = figures.CORPORA.get(known, CorpusFigures(0, 27.0, 27.0, 280.0, "lengths assumed"))
+    if pairs is not None:
+        found = CorpusFigures(
+            pairs, found.source_tokens, found.target_tokens, found.text_bytes, f"--pairs; {found.source}"
+        )
+    if found.pairs == 0:
+        raise CapsNMTError(f"{data.store} is not prepared, so the size of the corpus is unknown: add --pairs N")
+    return found
+
+
+def _figures_of_store(folder: Path) -> CorpusFigures:
+    from capsnmt.data.prepare import load_store
+
+    corpus = load_store(folder)
+    lengths = corpus.train.lengths(0)
+    sample = range(0, len(lengths.source), max(1, len(lengths.source) // 2000))
+    texts = [corpus.train.source_text(row) + corpus.train.target_text(row) for row in sample]
+    return CorpusFigures(
+        pairs=len(corpus.train),
+        source_tokens=float(lengths.source.mean()),
+        target_tokens=float(lengths.target.mean()),
+        text_bytes=sum(len(text.encode("utf-8")) for text in texts) / len(texts),
+        source=str(folder / _STORE_INFO),
+    )
+
+
+def _preparing(corpus: CorpusFigures, lines: list[str]) -> tuple[float, float]:
+    cpu_s = corpus.pairs * corpus.text_bytes / figures.PREPARED_TEXT_BYTES_PER_CPU_S
+    ids = 4.0 * (corpus.source_tokens + corpus.target_tokens)
+    offsets = 4.0 * 4 + 1  # of four columns, and the number of the corpus
+    pair_bytes = corpus.text_bytes + ids + offsets
+    store_bytes = corpus.pairs * pair_bytes
+    waiting_bytes = corpus.pairs * (corpus.text_bytes + 17.0)
+    lines += [
+        f"preparing: {corpus.pairs:,} pairs x {corpus.text_bytes:.0f} bytes / "
+        f"{figures.PREPARED_TEXT_BYTES_PER_CPU_S / 1e6:.2f} MB/s of a core = {hours(cpu_s)} of one core",
+        f"store: {corpus.pairs:,} x ({corpus.text_bytes:.0f} text + {ids:.0f} ids + {offsets:.0f} offsets) = "
+        f"{store_bytes / figures.GB:.3g} GB, and {waiting_bytes / figures.GB:.3g} GB more until it is ready",
+    ]
+    return cpu_s, store_bytes
+
+
+def share_of_peak(config: RunConfig, device: Device) -> float:
+    """The part of a device's peak that training reaches; on a CPU decoding too, if its batches are large."""
+    if device.is_cpu:
+        width = float(config.model.get("width", 512))
+        return width / (width + figures.CPU_HALF_PEAK_WIDTH)
+    recurrent = config.model["system"] != "transformer"
+    share = figures.GPU_RECURRENT_TRAINING_SHARE if recurrent else figures.GPU_TRAINING_SHARE
+    return share * figures.GPU_BF16_SHARE if config.training.bf16_modules else share
+
+
+def _training_time(
+    config: RunConfig, costs: ModelCosts, corpus: CorpusFigures, count: int, device: Device, lines: list[str]
+) -> float:
+    training = config.training
+    batches = max(training.accumulate, count)
+    tokens = batches * training.batch_tokens * figures.PADDING_FILL
+    share = share_of_peak(config, device)
+    peak = device.bf16_flops if training.bf16_modules else device.fp32_flops
+    rounds = math.ceil(batches / count)  # batches that the busiest device takes
+    compute_s = rounds * training.batch_tokens * costs.training_flops / (peak * share)
+    exchange_s = 2 * 4.0 * costs.parameters * (count - 1) / count / device.link_bytes_per_s
+    total_s = training.steps * (compute_s + exchange_s)
+    lines += [
+        f"an update: {batches} batches of {training.batch_tokens} tokens a side, {rounds} for the busiest device: "
+        f"{rounds} x {training.batch_tokens} x {costs.training_flops / 1e6:.0f} Mflop / ({peak / 1e12:.3g} Tflop/s x "
+        f"{share:.2f}) = {compute_s:.3g} s; exchange of 2 x 4 x {costs.parameters / 1e6:.1f} MB: {exchange_s:.2g} s",
+        f"training: {training.steps:,} x {compute_s + exchange_s:.3g} s = {hours(total_s)} on {count} {device.name} "
+        f"({tokens / (compute_s + exchange_s):,.0f} target tokens/s; "
+        f"{training.steps * tokens / (corpus.pairs * max(corpus.source_tokens, corpus.target_tokens)):.3g} epochs)",
+    ]
+    return total_s
+
+
+def _training_memory(config: RunConfig, costs: ModelCosts, device: Device, lines: list[str]) -> float:
+    states = 16.0 * costs.parameters  # weights, gradients and Adam's two moments in fp32
+    activations = config.training.batch_tokens * (costs.saved_bytes + 2 * costs.logits_bytes)
+    process, factor = figures.GPU_PROCESS_BYTES, 1.0
+    if device.is_cpu:
+        process, factor = figures.CPU_PROCESS_BYTES, figures.CPU_ALLOCATOR_FACTOR
+    total = process + states + factor * activations
+    fits = "" if total <= device.memory_bytes else f": MORE than the {device.memory_bytes / figures.GB:.3g} GB it has"
+    lines.append(
+        f"memory of a device: {process / figures.GB:.2g} GB + 16 x {costs.parameters / 1e6:.1f} MB of states + "
+        f"{config.training.batch_tokens} tokens x {(costs.saved_bytes + 2 * costs.logits_bytes) / 1e3:.0f} KB"
+        f"{f' x {factor}' if factor != 1.0 else ''} = {total / figures.GB:.3g} GB{fits}"
+    )
+    return total
+
+
+def _model_folder(config: RunConfig, costs: ModelCosts, lines: list[str]) -> float:
+    kept = config.training.keep_last
+    total = 4.0 * costs.parameters * (3 * kept + 2)
+    lines.append(
+        f"model folder: 4 x {costs.parameters / 1e6:.1f} MB x (3 for each of {kept} checkpoints + the best + the final "
+        f"weights) = {total / figures.GB:.3g} GB"
+    )
+    return total
+
+
+def _decoding(config: RunConfig, costs: ModelCosts, corpus: CorpusFigures, device: Device, lines: list[str]) -> float:
+    beam = config.decoding.beam
+    flops = corpus.source_tokens * costs.encoder_flops + beam * corpus.target_tokens * costs.decoder_flops
+    share = share_of_peak(config, device) if device.is_cpu else figures.GPU_DECODING_SHARE
+    search_s = beam * corpus.target_tokens * figures.CPU_SEARCH_S if device.is_cpu else 0.0
+    sentence_s = flops / (device.fp32_flops * share) + search_s
+    lines.append(
+        f"a sentence: {corpus.source_tokens:.1f} x {costs.encoder_flops / 1e6:.1f} + beam {beam} x "
+        f"{corpus.target_tokens:.1f} x {costs.decoder_flops / 1e6:.1f} Mflop = {flops / 1e9:.3g} Gflop, at {share:.2f} "
+        f"of the peak, and {search_s * 1e3:.3g} ms of search: {sentence_s * 1e3:.3g} ms of a {device.name}"
+    )
+    return sentence_s
+
+
+def _serving(corpus: CorpusFigures, sentence_s: float, device: Device, lines: list[str]) -> int:
+    sentences_per_s = 1e9 / (corpus.text_bytes / 2) / 86_400
+    count = math.ceil(sentences_per_s * sentence_s / figures.SERVING_LOAD)
+    lines.append(
+        f"serving 1e9 characters a day: {sentences_per_s:.0f} sentences/s x {sentence_s * 1e3:.3g} ms / load "
+        f"{figures.SERVING_LOAD} = {count} x {device.name}"
+    )
+    return count
+
+
+def hours(seconds: float) -> str:
+    """Minutes, hours or days, whichever is readable."""
+    if seconds < 7200:
+        return f"{seconds / 60:.1f} min" if seconds >= 120 else f"{seconds:.1f} s"
+    return f"{seconds / 3600:.1f} h" if seconds < 72 * 3600 else f"{seconds / 86_400:.1f} days"

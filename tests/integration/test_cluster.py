@@ -1,0 +1,77 @@
+"""Translating over Ray, on a cluster of two workers on this machine: the same lines, also if a worker is killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray")
+
+MODEL = Path(__file__).parents[1] / "released" / "format-1" / "capsnmt"
+WORDS = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
+PATIENCE_S = 240.0
+
+
+def some_lines(count):
+    generator = random.Random(count)
+    return [" ".join(generator.choices(WORDS, k=generator.randrange(7))) + "\n" for _ in range(count)]
+
+
+def workers_below(process):
+    """Process ids of the workers that descend from it."""
+    parents, workers = {}, []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+            name = (stat.parent / "cmdline").read_bytes()
+        except OSError:  # it has ended meanwhile
+            continue
+        if name.startswith(b"ray::BlockTranslator"):
+            workers.append(int(stat.parent.name))
+
+    def descends(one):
+        while one > 1 and one != process:
+            one = parents.get(one, 0)
+        return one == process
+
+    return sorted(filter(descends, workers))
+
+
+def wait_for(found, what):
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not (value := found()):
+        assert time.monotonic() < deadline_s, what
+        time.sleep(0.05)
+    return value
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="finds the workers through /proc")
+def test_a_killed_worker_loses_and_doubles_nothing(run_here, start, tmp_path):
+    lines = some_lines(480)
+    expected = run_here("translate", MODEL, "--batch-lines", 8, stdin="".join(lines).encode())
+    assert expected.code == 0, expected.err
+    output = tmp_path / "translations"
+    options = ["--engine", "ray", "--workers", 2, "--batch-lines", 8, "-o", output]
+    process = start("translate", MODEL, *options)
+    try:
+        process.stdin.write("".join(lines[:240]).encode())
+        process.stdin.flush()
+        wait_for(lambda: output.exists() and output.stat().st_size, "no translation came")
+        first = wait_for(lambda: workers_below(process.pid), "no worker was found")
+        os.kill(first[0], signal.SIGKILL)
+        _, errors = process.communicate("".join(lines[240:]).encode(), timeout=PATIENCE_S)
+    finally:
+        process.kill()  # else a failure would wait for it
+    assert process.returncode == 0, errors
+    assert output.read_bytes() == expected.out
+
+
+def test_what_is_no_model_folder_is_told_before_a_cluster_starts(run_here, tmp_path):
+    ended = run_here("translate", tmp_path, "--engine", "ray", stdin=b"eins\n")
+    assert ended.code == 1
+    assert "is not a model folder" in ended.err
