@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from capsnmt import __version__, verbs
+from capsnmt import __version__, verbs, zoo
 from capsnmt.config import LengthPenaltyType, parse_language_pair
 from capsnmt.data.corpus import read_lines
 from capsnmt.decoding.translation import SamplingOptions, TranslateOptions
@@ -31,6 +31,10 @@ app = typer.Typer(
 
 Recipe = Annotated[Path, typer.Argument(help="A recipe, such as recipes/demo/capsnmt.yaml.", show_default=False)]
 Folder = Annotated[Path, typer.Argument(help="A model folder.", show_default=False)]
+Model = Annotated[
+    str | None,
+    typer.Argument(help="A model folder, or the languages of a model that ships.", show_default=zoo.DEFAULT),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. training.steps=1000. Repeatable."),
@@ -103,7 +107,7 @@ def train(recipe: Recipe, set_: Set = None, data: Data = None, output: Output = 
 
 @app.command()
 def translate(
-    model: Folder,
+    model: Model = None,
     input_: Annotated[Path, typer.Option("--input", "-i", help="File to translate; - is standard input.")] = Path("-"),
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write; - is standard output.")] = Path("-"),
     beam: Annotated[int | None, typer.Option(min=1, help="Beam size; default: the model's.")] = None,

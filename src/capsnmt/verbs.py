@@ -20,6 +20,7 @@ from capsnmt.decoding.translator import LineTranslator
 from capsnmt.errors import CapsNMTError
 from capsnmt.folder import CONFIG, WEIGHTS, load_text, read_folder_config
 from capsnmt.text.pipeline import TextPipeline
+from capsnmt.zoo import model_folder
 
 if TYPE_CHECKING:
     from capsnmt.data.doctor import DoctorReport
@@ -29,11 +30,14 @@ if TYPE_CHECKING:
 
 
 class Translator(LineTranslator):
-    """Loads a model folder and translates strings: lines in = lines out."""
+    """Loads a model and translates strings: lines in = lines out.
+
+    `folder` may also be the languages of a model that ships, such as en-de; without one it is the usual of them.
+    """
 
     def __init__(
         self,
-        folder: str | Path,
+        folder: str | Path | None = None,
         *,
         engine: str = "auto",
         device: str = "auto",
@@ -43,6 +47,7 @@ class Translator(LineTranslator):
         from capsnmt.runtime.allocator import keep_freed_memory
         from capsnmt.runtime.choice import choose_engine
 
+        folder = model_folder(folder)
         if choose_engine(folder, engine, device) == "onnx":
             from capsnmt.runtime.engine import OnnxEngine
             from capsnmt.runtime.manifest import load_runtime_text
@@ -110,7 +115,7 @@ def train(config: RunConfig, *, show: bool = True) -> Path:
 
 
 def translate(
-    folder: str | Path,
+    folder: str | Path | None,
     lines: Iterable[str],
     *,
     options: TranslateOptions | None = None,
@@ -123,7 +128,7 @@ def translate(
 
 
 def translate_stream(
-    folder: str | Path,
+    folder: str | Path | None,
     read: BinaryIO,
     write: BinaryIO,
     *,
@@ -204,6 +209,7 @@ def languages_of(folder: str | Path) -> LanguagesConfig:
     """The languages of a model folder, also of one that has nothing but its runtime."""
     from capsnmt.runtime.manifest import has_runtime, read_manifest
 
+    folder = model_folder(folder)
     runtime_only = has_runtime(folder) and not (Path(folder) / CONFIG).exists()
     return read_manifest(folder).languages if runtime_only else read_folder_config(folder).languages
 
