@@ -4,8 +4,7 @@
     Translator("runs/demo/capsnmt").translate("The old man sees a dog.")
 
 Every verb of the command is a function here: doctor, prepare, train, translate, score, evaluate, average,
-export. Names are
-looked up when they are used, so `import capsnmt` is fast and needs no torch.
+export, serve. Names are looked up when they are used, so `import capsnmt` is fast and needs no torch.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ __all__ = [
     "export",
     "prepare",
     "score",
+    "serve",
     "train",
     "translate",
 ]
@@ -41,6 +41,7 @@ _HOMES = {
     "export": "capsnmt.verbs",
     "prepare": "capsnmt.verbs",
     "score": "capsnmt.verbs",
+    "serve": "capsnmt.verbs",
     "train": "capsnmt.verbs",
     "translate": "capsnmt.verbs",
 }

@@ -254,6 +254,65 @@ def export(
 
 
 @app.command()
+def serve(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(help="Exported model folders, or languages of models that ship.", show_default=zoo.DEFAULT),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is all of them.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 5000,
+    allowed_host: Annotated[
+        list[str] | None, typer.Option(help="A name under which clients may call, besides localhost and addresses.")
+    ] = None,
+    keys: Annotated[Path | None, typer.Option(help="File of the hashes of API keys.")] = None,
+    new_key: Annotated[str | None, typer.Option(metavar="NAME", help="Add a key to --keys, print it, exit.")] = None,
+    require_key: Annotated[bool, typer.Option("--require-key", help="Nobody translates without a key.")] = False,
+    key_url: Annotated[str | None, typer.Option(help="Where users get a key; shown to those without one.")] = None,
+    char_limit: Annotated[int, typer.Option(min=1, help="Characters of a request.")] = 10_000,
+    batch_limit: Annotated[int, typer.Option(min=1, help="Texts of a request.")] = 100,
+    alternatives_limit: Annotated[int, typer.Option(min=0, help="Alternatives of a text.")] = 5,
+    file_limit: Annotated[int, typer.Option(min=1, help="Bytes of a file.")] = 512 << 10,
+    requests_per_minute: Annotated[int, typer.Option(min=0, help="Of a client without a key; 0: no limit.")] = 0,
+    deadline: Annotated[float, typer.Option(min=0.1, help="Seconds after which a request is given up.")] = 30.0,
+    batch_lines: Annotated[int, typer.Option(min=1, help="Lines translated together; 1: no batching.")] = 64,
+    batch_wait: Annotated[float, typer.Option(min=0.0, help="Milliseconds to wait for company.")] = 3.0,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of the model; default: one per core.")] = None,
+    metrics_token: Annotated[
+        str | None, typer.Option(envvar="CAPSNMT_METRICS_TOKEN", help="Who asks for /metrics must show it.")
+    ] = None,
+    public_url: Annotated[str | None, typer.Option(help="What clients call this server, behind a proxy.")] = None,
+    access_log: Annotated[bool, typer.Option("--access-log/--no-access-log", help="A line per request.")] = True,
+) -> None:
+    """Serve models over HTTP: LibreTranslate's API, our own, and a page to try them in."""
+    if new_key is not None:
+        typer.echo(verbs.new_key(keys, new_key))
+        return
+    verbs.serve(
+        models,
+        limits={
+            "characters": char_limit,
+            "items": batch_limit,
+            "alternatives": alternatives_limit,
+            "file_bytes": file_limit,
+            "body_bytes": max(1 << 20, 2 * file_limit),
+            "requests_per_minute": requests_per_minute,
+            "deadline_s": deadline,
+        },
+        batching={"lines": batch_lines, "wait_s": batch_wait / 1000},
+        host=host,
+        port=port,
+        allowed_hosts=tuple(allowed_host or ()),
+        keys=keys,
+        key_required=require_key,
+        key_url=key_url,
+        metrics_token=metrics_token,
+        public_url=public_url,
+        threads=threads,
+        access_log=access_log,
+    )
+
+
+@app.command()
 def average(
     model: Folder,
     last: Annotated[int, typer.Option(min=1, help="Number of newest checkpoints to average.")] = 5,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from capsnmt.config import DecodingConfig, FolderConfig, LanguagesConfig, ParallelText, RunConfig, load_recipe
 from capsnmt.decoding.engine import Engine
@@ -270,6 +270,36 @@ def export(
     return export_folder(folder, request)
 
 
+def serve(
+    models: Sequence[str | Path] | None = None,
+    *,
+    limits: Mapping[str, Any] | None = None,
+    batching: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> None:
+    """Serves exported model folders over HTTP until it is told to stop; see serve/settings.py for what may be set."""
+    _need_server()
+    from capsnmt.serve.run import serve as run
+    from capsnmt.serve.settings import Batching, Limits, ServeSettings
+
+    folders = tuple(models) if models else (None,)
+    run(ServeSettings(folders, limits=Limits(**(limits or {})), batching=Batching(**(batching or {})), **settings))
+
+
+def new_key(path: str | Path | None, name: str) -> str:
+    """Makes an API key and stores its hash in a file; the key itself is only returned."""
+    from capsnmt.serve.keys import new_key as make
+
+    if path is None:
+        raise CapsNMTError("--new-key needs --keys FILE, where its hash is stored")
+    return make(Path(path), name)
+
+
+def _need_server() -> None:
+    for module in ("fastapi", "uvicorn", "sse_starlette", "prometheus_client", "python_multipart", "py3langid"):
+        _need(module, "serving", "serve")
+
+
 def _pairs_if_there(text: ParallelText, root: str, limit: int) -> list[tuple[str, str]]:
     from capsnmt.data.corpus import files_of, read_pairs
 
@@ -281,8 +311,8 @@ def _need_torch() -> None:
     _need("torch", "this verb")
 
 
-def _need(module: str, purpose: str) -> None:
+def _need(module: str, purpose: str, extra: str = "train") -> None:
     from importlib.util import find_spec
 
     if find_spec(module) is None:
-        raise CapsNMTError(f"{purpose} needs {module}: pip install 'capsnmt[train]'")
+        raise CapsNMTError(f"{purpose} needs {module}: pip install 'capsnmt[{extra}]'")
