@@ -277,10 +277,10 @@ def serve(
     batching: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> None:
-    """Serves exported model folders over HTTP until it is told to stop; see serve/settings.py for what may be set."""
+    """Serves exported model folders over HTTP until it is told to stop; see server/settings.py for what may be set."""
     _need_server()
-    from capsnmt.serve.run import serve as run
-    from capsnmt.serve.settings import Batching, Limits, ServeSettings
+    from capsnmt.server.run import serve as run
+    from capsnmt.server.settings import Batching, Limits, ServeSettings
 
     folders = tuple(models) if models else (None,)
     run(ServeSettings(folders, limits=Limits(**(limits or {})), batching=Batching(**(batching or {})), **settings))
@@ -288,7 +288,7 @@ def serve(
 
 def new_key(path: str | Path | None, name: str) -> str:
     """Makes an API key and stores its hash in a file; the key itself is only returned."""
-    from capsnmt.serve.keys import new_key as make
+    from capsnmt.server.keys import new_key as make
 
     if path is None:
         raise CapsNMTError("--new-key needs --keys FILE, where its hash is stored")

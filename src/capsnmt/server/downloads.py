@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from capsnmt.serve.errors import Refused
+from capsnmt.server.errors import Refused
 
 
 @dataclass(frozen=True)

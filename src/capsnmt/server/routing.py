@@ -9,7 +9,7 @@ import numpy as np
 from capsnmt.decoding.line_batch import LineBatch
 from capsnmt.decoding.segments import Segment, innermost
 from capsnmt.decoding.translation import TranslateOptions
-from capsnmt.serve.models import Model
+from capsnmt.server.models import Model
 from capsnmt.text.spans import restore
 
 

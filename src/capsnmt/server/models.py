@@ -11,7 +11,7 @@ from capsnmt.decoding.translator import LineTranslator
 from capsnmt.errors import CapsNMTError
 from capsnmt.runtime.engine import OnnxEngine
 from capsnmt.runtime.manifest import ENCODE_ROUTING, load_runtime_text
-from capsnmt.serve.languages import inner_code, name_of, public_code
+from capsnmt.server.languages import inner_code, name_of, public_code
 from capsnmt.text.pipeline import TextPipeline
 from capsnmt.zoo import model_folder
 
@@ -93,6 +93,9 @@ def _load(folder: Path, threads: int | None) -> Model:
         engine=engine, text=text, decoding=manifest.decoding, language=manifest.languages.source
     )
     source, target = inner_code(manifest.languages.source), inner_code(manifest.languages.target)
-    translator.translate("1 a")  # the first sentence is the slowest: better now than in somebody's request
+    # The first sentence is the slowest: better now than in somebody's request.
+    translator.translate("1 a")
+    if ENCODE_ROUTING in manifest.graphs:
+        engine.routing([text.source_ids("1 a")])
     log.info("%s translates %s to %s (%s, %s)", folder, source, target, manifest.system, manifest.precision)
     return Model(folder.resolve().name, source, target, engine, text, translator)

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from capsnmt.serve.errors import Refused
-from capsnmt.serve.html import Markup
+from capsnmt.server.errors import Refused
+from capsnmt.server.html import Markup
 
 _TIMES = re.compile(r"\s*\d{1,3}:\d\d:\d\d[,.]\d{1,3}\s*-->")
 _POSITION = re.compile(r"(?:\{\\[^{}]*\})*")  # {\an8}: where on the screen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from capsnmt.serve.v1 import V1Request
+from capsnmt.server.v1 import V1Request
 
 Schema = dict[str, Any]
 

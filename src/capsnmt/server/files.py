@@ -9,11 +9,12 @@ from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from capsnmt.serve.documents import MEDIA_TYPES, Passage, decode_file, join_parts, read_parts
-from capsnmt.serve.errors import Refused, missing
-from capsnmt.serve.fields import read_fields
-from capsnmt.serve.server import AUTO, Server
-from capsnmt.serve.translating import Way, while_connected
+from capsnmt.server.documents import MEDIA_TYPES, Passage, decode_file, join_parts, read_parts
+from capsnmt.server.errors import Refused, missing
+from capsnmt.server.fields import read_fields
+from capsnmt.server.state import AUTO, Server
+from capsnmt.server.translating import Way
+from capsnmt.server.waiting import while_connected
 
 
 class Files:

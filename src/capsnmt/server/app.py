@@ -17,13 +17,13 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from capsnmt import __version__
-from capsnmt.serve import spec
-from capsnmt.serve.errors import ClientGoneError, Refused, error_response
-from capsnmt.serve.files import Files
-from capsnmt.serve.libretranslate import LibreTranslate
-from capsnmt.serve.middleware import CLIENT_GONE, Guard
-from capsnmt.serve.server import Server
-from capsnmt.serve.v1 import V1
+from capsnmt.server import spec
+from capsnmt.server.errors import ClientGoneError, Refused, error_response
+from capsnmt.server.files import Files
+from capsnmt.server.libretranslate import LibreTranslate
+from capsnmt.server.middleware import CLIENT_GONE, Guard
+from capsnmt.server.state import Server
+from capsnmt.server.v1 import V1
 
 PAGE = Path(__file__).parent / "page"
 

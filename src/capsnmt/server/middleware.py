@@ -13,10 +13,11 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from capsnmt.serve import logs
-from capsnmt.serve.errors import Overloaded, Refused, error_response
-from capsnmt.serve.metrics import Metrics
-from capsnmt.serve.settings import ServeSettings
+from capsnmt.server import logs
+from capsnmt.server.errors import Overloaded, Refused, error_response
+from capsnmt.server.metrics import Metrics
+from capsnmt.server.settings import ServeSettings
+from capsnmt.server.waiting import within
 
 # LibreTranslate's, but for Allow-Credentials: with `*` browsers refuse it, and nothing here needs a cookie.
 CORS = {
@@ -131,7 +132,7 @@ class Body:
         if self._complete:  # what may come now is that the client goes away
             return await self._receive()
         try:
-            message = await asyncio.wait_for(self._receive(), max(0.0, self._ends - time.monotonic()))
+            message = await within(self._ends - time.monotonic(), self._receive())
         except asyncio.TimeoutError:
             raise Refused(408, "The body came too slowly") from None
         self._bytes += len(message.get("body", b""))

@@ -13,15 +13,15 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from capsnmt.serve.batching import Answer
-from capsnmt.serve.documents import MEDIA_TYPES
-from capsnmt.serve.errors import Refused, brief, missing
-from capsnmt.serve.fields import Fields, read_fields
-from capsnmt.serve.html import Markup
-from capsnmt.serve.languages import NOTHING_FOUND, Detected, detect, name_of, public_code
-from capsnmt.serve.models import Model
-from capsnmt.serve.server import AUTO, Server
-from capsnmt.serve.translating import while_connected
+from capsnmt.server.batching import Answer
+from capsnmt.server.documents import MEDIA_TYPES
+from capsnmt.server.errors import Refused, brief, missing
+from capsnmt.server.fields import Fields, read_fields
+from capsnmt.server.html import Markup
+from capsnmt.server.languages import NOTHING_FOUND, Detected, detect, name_of, public_code
+from capsnmt.server.models import Model
+from capsnmt.server.state import AUTO, Server
+from capsnmt.server.waiting import while_connected
 
 _FINAL = "!?.,;。"  # punctuation that a translation ends with exactly if its source does
 

@@ -12,13 +12,14 @@ from sse_starlette import EventSourceResponse, JSONServerSentEvent
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from capsnmt.serve.documents import split_lines
-from capsnmt.serve.errors import Refused, error_response, missing
-from capsnmt.serve.fields import Fields, parse_json
-from capsnmt.serve.languages import Detected, public_code
-from capsnmt.serve.models import Model
-from capsnmt.serve.server import AUTO, Server
-from capsnmt.serve.translating import Way, answer_fields, sentences_of, while_connected
+from capsnmt.server.documents import split_lines
+from capsnmt.server.errors import Refused, error_response, missing
+from capsnmt.server.fields import Fields, parse_json
+from capsnmt.server.languages import Detected, public_code
+from capsnmt.server.models import Model
+from capsnmt.server.state import AUTO, Server
+from capsnmt.server.translating import Way, answer_fields, sentences_of
+from capsnmt.server.waiting import while_connected
 
 
 class V1Request(BaseModel):
@@ -143,7 +144,8 @@ def _parsed(values: dict[str, Any]) -> V1Request:
 
 
 def _marked_last(sentences: Sequence[str]) -> list[tuple[str, bool]]:
-    return [(sentence, number == len(sentences) - 1) for number, sentence in enumerate(sentences or [""])]
+    *others, last = sentences or [""]
+    return [*((sentence, False) for sentence in others), (last, True)]
 
 
 def _ms_since(started: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 
-from capsnmt.serve.errors import Refused
+from capsnmt.server.errors import Refused
 
 _MOST_CLIENTS = 20_000  # remembered at a time
 

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from capsnmt.decoding.translation import TranslateOptions, Translation
-from capsnmt.serve.errors import Overloaded, TooLate
-from capsnmt.serve.metrics import Metrics
-from capsnmt.serve.models import Model
-from capsnmt.serve.routing import routing_of
-from capsnmt.serve.settings import Batching, Limits
+from capsnmt.server.errors import Overloaded, TooLate
+from capsnmt.server.metrics import Metrics
+from capsnmt.server.models import Model
+from capsnmt.server.routing import routing_of
+from capsnmt.server.settings import Batching, Limits
+from capsnmt.server.waiting import within
 
 _FIRST_GUESS_CHARACTERS_PER_S = 2000.0
 
@@ -112,7 +113,7 @@ class Batcher:
     async def in_time(self, answers: asyncio.Future[_T], deadline: float) -> _T:
         """Waits until `deadline` (of time.monotonic). Raises TooLate."""
         try:
-            return await asyncio.wait_for(answers, max(0.0, deadline - time.monotonic()))
+            return await within(deadline - time.monotonic(), answers)
         except asyncio.TimeoutError:
             self._metrics.refused.labels("deadline").inc()
             raise TooLate(self._waiting_characters / self._characters_per_s) from None

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
 
-from capsnmt.serve.errors import Refused
+from capsnmt.server.errors import Refused
 
 _MOST_FIELDS = 100
 

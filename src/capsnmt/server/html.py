@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from capsnmt.serve.errors import Refused
+from capsnmt.server.errors import Refused
 
 # Tags inside a sentence. All others end one: a model must not move words from one paragraph or cell to another.
 INLINE = frozenset(

@@ -36,7 +36,10 @@ class ClientGoneError(Exception):
 
 def error_response(error: HTTPException) -> JSONResponse:
     """LibreTranslate's form of an error."""
-    return JSONResponse({"error": error.detail}, status_code=error.status_code, headers=dict(error.headers or {}))
+    # A body that is not read to its end would go on coming.
+    close = {"Connection": "close"} if error.status_code in (408, 413, 415) else {}
+    headers = {**(error.headers or {}), **close}
+    return JSONResponse({"error": error.detail}, status_code=error.status_code, headers=headers)
 
 
 def missing(name: str) -> Refused:

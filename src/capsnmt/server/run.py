@@ -14,10 +14,10 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from capsnmt.errors import CapsNMTError
-from capsnmt.serve import logs
-from capsnmt.serve.app import build_app
-from capsnmt.serve.server import Server
-from capsnmt.serve.settings import ServeSettings
+from capsnmt.server import logs
+from capsnmt.server.app import build_app
+from capsnmt.server.settings import ServeSettings
+from capsnmt.server.state import Server
 
 log = logging.getLogger(__name__)
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, get_args
-
-from starlette.requests import Request
+from typing import Any, get_args
 
 from capsnmt.decoding.translation import Status, Translation
-from capsnmt.serve.batching import Answer, Ask, Batcher
-from capsnmt.serve.documents import split_lines
-from capsnmt.serve.errors import ClientGoneError
-from capsnmt.serve.html import Markup
-from capsnmt.serve.models import Model
+from capsnmt.server.batching import Answer, Ask, Batcher
+from capsnmt.server.documents import split_lines
+from capsnmt.server.html import Markup
+from capsnmt.server.models import Model
 from capsnmt.text.sentences import split_sentences
 from capsnmt.text.spans import restore
 
 _WORST_LAST: tuple[Status, ...] = get_args(Status)
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -102,26 +97,6 @@ def sentences_of(line: str, model: Model) -> list[str]:
     masked = model.translator.text.mask(line, {})
     sentences = split_sentences(masked.text, model.translator.language)
     return [restore(sentence, masked.spans).text for sentence in sentences]
-
-
-async def while_connected(request: Request, work: Awaitable[_T]) -> _T:
-    """Waits for `work`, and gives it up as soon as the client goes away. Raises ClientGoneError."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnected(request))
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientGoneError
-        return task.result()
-    finally:
-        task.cancel()
-        gone.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def answer_fields(answer: Answer) -> dict[str, Any]:

@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from starlette.requests import Request
 
 from capsnmt.errors import CapsNMTError
-from capsnmt.serve.batching import Batcher
-from capsnmt.serve.downloads import Downloads
-from capsnmt.serve.errors import Refused, brief, too_large
-from capsnmt.serve.fields import Fields
-from capsnmt.serve.keys import Key, Keys
-from capsnmt.serve.languages import NOTHING_FOUND, Detected, detect, inner_code, name_of, public_code
-from capsnmt.serve.limits import Rates
-from capsnmt.serve.metrics import Metrics
-from capsnmt.serve.models import Model, ModelSet, load_models
-from capsnmt.serve.settings import ServeSettings
-from capsnmt.serve.translating import Way
+from capsnmt.server.batching import Batcher
+from capsnmt.server.downloads import Downloads
+from capsnmt.server.errors import Refused, brief, too_large
+from capsnmt.server.fields import Fields
+from capsnmt.server.keys import Key, Keys
+from capsnmt.server.languages import NOTHING_FOUND, Detected, detect, inner_code, name_of, public_code
+from capsnmt.server.limits import Rates
+from capsnmt.server.metrics import Metrics
+from capsnmt.server.models import Model, ModelSet, load_models
+from capsnmt.server.settings import ServeSettings
+from capsnmt.server.translating import Way
 
 log = logging.getLogger(__name__)
 
