@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 
 import httpx
@@ -173,10 +174,8 @@ def test_bodies_have_a_largest_size(served):
         while True:
             yield b"x" * 65536
 
-    try:
+    with contextlib.suppress(httpx.TransportError):  # it may close the connection while we still send
         assert served.client.post("/translate", content=endless()).status_code == 413
-    except httpx.TransportError:
-        pass  # it may close the connection while we still send
     packed = served.client.post("/translate", content=b"x", headers={"Content-Encoding": "gzip"})
     assert packed.status_code == 415
     assert served.client.get("/health").status_code == 200

@@ -94,7 +94,13 @@ class Guard:
         except HTTPException as error:
             await error_response(error)(scope, receive, send)
             return
-        await self._app(scope, body.receive, send)
+
+        async def send_or_close(message: Message) -> None:
+            if message["type"] == "http.response.start" and body.is_unread:  # it would go on coming
+                MutableHeaders(scope=message)["Connection"] = "close"
+            await send(message)
+
+        await self._app(scope, body.receive, send_or_close)
 
     def _note(self, scope: Scope, status: int, elapsed_s: float) -> None:
         path = scope["path"]
@@ -118,10 +124,15 @@ class Body:
         self._most_bytes = most_bytes
         self._ends = time.monotonic() + most_s
         self._bytes = 0
-        self._complete = False
         length = headers.get("content-length", "0")
+        self._complete = "transfer-encoding" not in headers and not length.strip("0")
         if length.isdecimal():
             self._check(int(length[:20]))
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether there is more of it."""
+        return not self._complete
 
     def _check(self, size: int) -> None:
         if size > self._most_bytes:
@@ -129,7 +140,7 @@ class Body:
 
     async def receive(self) -> MutableMapping[str, Any]:
         """The next message, as ASGI has it."""
-        if self._complete:  # what may come now is that the client goes away
+        if self._complete:  # nothing comes any more but that the client goes away
             return await self._receive()
         try:
             message = await within(self._ends - time.monotonic(), self._receive())
