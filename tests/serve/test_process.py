@@ -77,7 +77,7 @@ def test_sighup_loads_the_models_anew(start_server, folders, tmp_path):
 
 def test_ctrl_c_is_no_error(start_server, folders):
     served = start_server(models=[folders["de-en"]])
-    assert served.stop(signal.SIGINT) in (0, 130)
+    assert served.stop(signal.SIGINT) == 0
     assert "Traceback" not in served.log
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
@@ -52,6 +52,7 @@ def build_app(server: Server) -> ASGIApp:
     app = FastAPI(title="CapsNMT", version=__version__, lifespan=lifespan, openapi_url=None, docs_url=None)
     app.add_exception_handler(HTTPException, _on_refused)
     app.add_exception_handler(ClientGoneError, _on_gone)
+    app.add_exception_handler(ClientDisconnect, _on_gone)
     app.add_exception_handler(Exception, _on_crash)
     routes = _routes(server)
     for route in routes:

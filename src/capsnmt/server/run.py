@@ -7,7 +7,8 @@ import logging
 import signal
 import socket
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import uvicorn
@@ -47,10 +48,19 @@ def serve(settings: ServeSettings) -> None:
     shown = f"[{host}]" if ":" in host else host
     sys.stderr.write(f"CapsNMT listens on http://{shown}:{port}\n")
     sys.stderr.flush()
-    asyncio.run(_run(uvicorn.Server(config), server, listener))
+    asyncio.run(_run(Runner(config), server, listener))
 
 
-async def _run(runner: uvicorn.Server, server: Server, listener: socket.socket) -> None:
+class Runner(uvicorn.Server):
+    """uvicorn's, but SIGTERM ends it as done: it would raise the signal again when all is over, and die of it."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """`_run` listens to them."""
+        yield
+
+
+async def _run(runner: Runner, server: Server, listener: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     reloading: set[asyncio.Task[bool]] = set()
 
@@ -60,7 +70,9 @@ async def _run(runner: uvicorn.Server, server: Server, listener: socket.socket) 
             reloading.add(task)
             task.add_done_callback(reloading.discard)
 
-    with suppress(AttributeError, NotImplementedError):  # Windows has no SIGHUP
+    with suppress(AttributeError, NotImplementedError):  # Windows has neither SIGHUP nor handlers in the loop
+        for ending in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(ending, runner.handle_exit, ending, None)
         loop.add_signal_handler(signal.SIGHUP, reload)
     await runner.serve(sockets=[listener])
 
