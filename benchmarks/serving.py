@@ -72,6 +72,11 @@ class Server:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
 
+    def cpu_s(self) -> float:
+        """Processor time so far: what an answer costs, whatever else the machine is doing."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def stop(self) -> None:
         self.process.terminate()
         self.process.wait(30)
@@ -108,8 +113,7 @@ async def client(port: int, number: int, end: float, pair: tuple[str, str], foun
     generator = random.Random(number)
     connection = Connection(port)
     while time.monotonic() < end:
-        q = f"{generator.choice(SENTENCES)} {generator.choice(SENTENCES)}"
-        body = json.dumps({"q": q, "source": pair[0], "target": pair[1]}).encode()
+        body = json.dumps({"q": generator.choice(SENTENCES), "source": pair[0], "target": pair[1]}).encode()
         started = time.monotonic()
         try:
             status, head = await connection.post("/translate", body)
@@ -145,11 +149,13 @@ def load(options: argparse.Namespace) -> None:
     for name, extra in (("batching", ()), ("no batching", ("--batch-lines", 1))):
         server = Server(options.model, "--deadline", options.deadline, *extra, core=options.server_core)
         asyncio.run(drive(server, 4, 2, pair_of(options.model)))  # warm
+        before_s = server.cpu_s()
         found, elapsed_s = asyncio.run(drive(server, options.clients, options.seconds, pair_of(options.model)))
+        cost_ms = 1000 * (server.cpu_s() - before_s) / max(1, len(found.seconds))
         print(f"{name}, {options.clients} clients, {elapsed_s:.0f} s: {found.line(elapsed_s)}")
         late = sum(seconds > options.deadline for seconds in found.seconds)
         print(f"  later than the deadline of {options.deadline} s: {late}; wrong: {found.wrong[:5]}")
-        print(f"  resident {server.resident_mb():.0f} MB")
+        print(f"  processor time per answer {cost_ms:.1f} ms, resident {server.resident_mb():.0f} MB", flush=True)
         rates[name] = len(found.seconds) / elapsed_s
         server.stop()
     print(f"batching answers {rates['batching'] / max(1e-9, rates['no batching']):.2f} times as many requests")

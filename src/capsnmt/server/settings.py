@@ -39,8 +39,8 @@ class Limits:
 class Batching:
     """How the lines of different clients are put together."""
 
-    lines: int = 64  # in a batch; 1 turns batching off
-    characters: int = 6_000  # in a batch, so that none holds up the next for long
+    lines: int = 32  # in a batch; 1 turns batching off. More make no line cheaper, and each waits for all
+    characters: int = 3_000  # in a batch, so that none holds up the next for long
     wait_s: float = 0.003  # for company, when a line comes to an idle model
 
     def __post_init__(self) -> None:
