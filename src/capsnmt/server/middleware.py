@@ -55,15 +55,21 @@ class Guard:
             return
         started = time.perf_counter()
         status = CLIENT_GONE
+        gone = False
 
         async def send_with_headers(message: Message) -> None:
-            nonlocal status
+            nonlocal status, gone
+            if gone:
+                return
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 for name, value in {**CORS, **SAFE}.items():
                     headers.setdefault(name, value)
-            await send(message)
+            try:
+                await send(message)
+            except Exception:  # a connection that cannot be written to is the client's doing: it sent nonsense, or left
+                gone, status = True, CLIENT_GONE
 
         self._under_way += 1
         self._metrics.in_flight.set(self._under_way)
@@ -71,7 +77,7 @@ class Guard:
             await self._answer(scope, receive, send_with_headers)
         except Exception as error:
             logs.log_crash(error)
-            if status == CLIENT_GONE:
+            if status == CLIENT_GONE and not gone:
                 response = JSONResponse({"error": "Internal Server Error"}, status_code=500)
                 await response(scope, receive, send_with_headers)
         finally:
