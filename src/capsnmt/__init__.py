@@ -4,7 +4,8 @@
     Translator("runs/demo/capsnmt").translate("The old man sees a dog.")
 
 Every verb of the command is a function here: doctor, prepare, train, translate, score, evaluate, average, export,
-distill, routing, reproduce. Names are looked up when they are used, so `import capsnmt` is fast and needs no torch.
+distill, routing, reproduce, serve. Names are looked up when they are used, so `import capsnmt` is fast and needs no
+torch.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ __all__ = [
     "reproduce",
     "routing",
     "score",
+    "serve",
     "train",
     "translate",
 ]
@@ -46,6 +48,7 @@ _HOMES = {
     "reproduce": "capsnmt.verbs",
     "routing": "capsnmt.verbs",
     "score": "capsnmt.verbs",
+    "serve": "capsnmt.verbs",
     "train": "capsnmt.verbs",
     "translate": "capsnmt.verbs",
 }

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from capsnmt import __version__, verbs
+from capsnmt import __version__, verbs, zoo
 from capsnmt.config import LengthPenaltyType, parse_language_pair
 from capsnmt.data.corpus import read_lines
 from capsnmt.decoding.translation import SamplingOptions, TranslateOptions
@@ -33,6 +33,13 @@ app = typer.Typer(
 Recipe = Annotated[Path, typer.Argument(help="A recipe, such as recipes/demo/capsnmt.yaml.", show_default=False)]
 Folder = Annotated[Path, typer.Argument(help="A model folder.", show_default=False)]
 Folders = Annotated[list[Path], typer.Argument(help="A model folder; several are an ensemble.", show_default=False)]
+Models = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="A model folder, or the languages of a model that ships; several folders are an ensemble.",
+        show_default=zoo.DEFAULT,
+    ),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. training.steps=1000. Repeatable."),
@@ -123,7 +130,7 @@ def plan(
 
 @app.command()
 def translate(
-    model: Folders,
+    model: Models = None,
     input_: Annotated[Path, typer.Option("--input", "-i", help="File to translate; - is standard input.")] = Path("-"),
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write; - is standard output.")] = Path("-"),
     beam: Annotated[int | None, typer.Option(min=1, help="Beam size; default: the model's.")] = None,
@@ -175,7 +182,7 @@ def translate(
     )
     with _open(input_, "rb") as read, _open(output, "wb") as write:
         verbs.translate_stream(
-            model,
+            model or None,
             read,
             write,
             options=options,
@@ -386,6 +393,67 @@ def reproduce(
             typer.echo(f"{step['run']}: {step['updates']:,} updates, {step['tokens']:,} tokens at most, {state}")
         return
     typer.echo(verbs.reproduce(suite, data=data, jobs=jobs, say=lambda text: typer.echo(text, err=True)))
+
+
+@app.command()
+def serve(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(help="Exported model folders, or languages of models that ship.", show_default=zoo.DEFAULT),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is all of them.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 5000,
+    allowed_host: Annotated[
+        list[str] | None, typer.Option(help="A name under which clients may call, besides localhost and addresses.")
+    ] = None,
+    keys: Annotated[Path | None, typer.Option(help="File of the hashes of API keys.")] = None,
+    new_key: Annotated[str | None, typer.Option(metavar="NAME", help="Add a key to --keys, print it, exit.")] = None,
+    require_key: Annotated[bool, typer.Option("--require-key", help="Nobody translates without a key.")] = False,
+    key_url: Annotated[str | None, typer.Option(help="Where users get a key; shown to those without one.")] = None,
+    char_limit: Annotated[int, typer.Option(min=1, help="Characters of a request.")] = 10_000,
+    batch_limit: Annotated[int, typer.Option(min=1, help="Texts of a request.")] = 100,
+    alternatives_limit: Annotated[int, typer.Option(min=0, help="Alternatives of a text.")] = 5,
+    file_limit: Annotated[int, typer.Option(min=1, help="Bytes of a file.")] = 512 << 10,
+    requests_per_minute: Annotated[int, typer.Option(min=0, help="Of a client without a key; 0: no limit.")] = 0,
+    deadline: Annotated[float, typer.Option(min=0.1, help="Seconds after which a request is given up.")] = 30.0,
+    body_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for headers, and again for a body.")] = 20.0,
+    batch_lines: Annotated[int, typer.Option(min=1, help="Lines translated together; 1: no batching.")] = 32,
+    batch_wait: Annotated[float, typer.Option(min=0.0, help="Milliseconds to wait for company.")] = 3.0,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of the model; default: one per core.")] = None,
+    metrics_token: Annotated[
+        str | None, typer.Option(envvar="CAPSNMT_METRICS_TOKEN", help="Who asks for /metrics must show it.")
+    ] = None,
+    public_url: Annotated[str | None, typer.Option(help="What clients call this server, behind a proxy.")] = None,
+    access_log: Annotated[bool, typer.Option("--access-log/--no-access-log", help="A line per request.")] = True,
+) -> None:
+    """Serve models over HTTP: LibreTranslate's API, our own, and a page to try them in."""
+    if new_key is not None:
+        typer.echo(verbs.new_key(keys, new_key))
+        return
+    verbs.serve(
+        models,
+        limits={
+            "characters": char_limit,
+            "items": batch_limit,
+            "alternatives": alternatives_limit,
+            "file_bytes": file_limit,
+            "body_bytes": max(1 << 20, 2 * file_limit),
+            "requests_per_minute": requests_per_minute,
+            "deadline_s": deadline,
+            "body_s": body_timeout,
+        },
+        batching={"lines": batch_lines, "wait_s": batch_wait / 1000},
+        host=host,
+        port=port,
+        allowed_hosts=tuple(allowed_host or ()),
+        keys=keys,
+        key_required=require_key,
+        key_url=key_url,
+        metrics_token=metrics_token,
+        public_url=public_url,
+        threads=threads,
+        access_log=access_log,
+    )
 
 
 @app.command()

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from capsnmt.decoding.translation import TranslateOptions, Translation
@@ -36,7 +35,7 @@ class Block(NamedTuple):
 class Job(NamedTuple):
     """What a worker needs to know; plain values only."""
 
-    folder: str
+    folders: tuple[str, ...]  # more than one: an ensemble
     options: TranslateOptions
     prefix: str = ""
     engine: str = "auto"
@@ -51,7 +50,7 @@ class BlockTranslator:
         from capsnmt.verbs import Translator
 
         self._job = job
-        self._translator = Translator(job.folder, engine=job.engine, device=job.device, selection=job.selection)
+        self._translator = Translator(job.folders, engine=job.engine, device=job.device, selection=job.selection)
 
     def translate(self, block: Block) -> list[Translation]:
         """One translation per line, in order."""
@@ -128,8 +127,3 @@ def _connected(workers: int | None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
-
-
-def folder_of(path: str | Path) -> str:
-    """The folder as workers must name it: they start elsewhere."""
-    return str(Path(path).resolve())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -23,6 +23,7 @@ from capsnmt.decoding.translator import LineTranslator
 from capsnmt.errors import CapsNMTError
 from capsnmt.folder import CONFIG, WEIGHTS, load_text, read_folder_config
 from capsnmt.text.pipeline import TextPipeline
+from capsnmt.zoo import Models, model_folder, model_folders
 
 if TYPE_CHECKING:
     from capsnmt.analysis.routing_map import RoutingMap
@@ -36,28 +37,24 @@ if TYPE_CHECKING:
     from capsnmt.runtime.verify import Margins
 
 
-Folders = str | Path | Sequence[str | Path]  # one model folder, or those of an ensemble
-
-
 class Translator(LineTranslator):
-    """Loads a model folder and translates strings: lines in = lines out.
+    """Loads a model and translates strings: lines in = lines out.
 
+    `folder` may also be the languages of a model that ships, such as en-de; without one it is the usual of them.
     Several folders with the same vocabulary are an ensemble, of any mix of systems; its first sets languages, text and
     decoding.
     """
 
     def __init__(
         self,
-        folder: Folders,
+        folder: Models | None = None,
         *,
         engine: str = "auto",
         device: str = "auto",
         decoding: DecodingConfig | None = None,
         selection: bool = True,
     ) -> None:
-        folders = [folder] if isinstance(folder, str | Path) else list(folder)
-        if not folders:
-            raise CapsNMTError("an ensemble needs at least one model folder")
+        folders = model_folders(folder)
         models = [_load(each, engine=engine, device=device, selection=selection) for each in folders]
         first = models[0]
         for name, model in zip(folders[1:], models[1:], strict=True):
@@ -78,7 +75,7 @@ class _Model(NamedTuple):
     about: Manifest | FolderConfig
 
 
-def _load(folder: str | Path, *, engine: str, device: str, selection: bool) -> _Model:
+def _load(folder: Path, *, engine: str, device: str, selection: bool) -> _Model:
     from capsnmt.runtime.allocator import keep_freed_memory
     from capsnmt.runtime.choice import choose_engine
 
@@ -169,7 +166,7 @@ def plan(config: RunConfig, *, devices: str = "1xcpu", pairs: int | None = None)
 
 
 def translate(
-    folder: Folders,
+    folder: Models | None,
     lines: Iterable[str],
     *,
     options: TranslateOptions | None = None,
@@ -182,7 +179,7 @@ def translate(
 
 
 def translate_stream(
-    folder: Folders,
+    folder: Models | None,
     read: BinaryIO,
     write: BinaryIO,
     *,
@@ -201,7 +198,7 @@ def translate_stream(
     options = options or TranslateOptions()
     if options.num_best > 1 and format_ == "text":
         raise CapsNMTError("more than one translation per line needs --format json or nbest")
-    job = Job(str(folder), options, prefix, engine, device, selection)
+    job = Job(tuple(map(str, model_folders(folder))), options, prefix, engine, device, selection)
     number = 0
     for translations in translate_blocks(job, batches_from_stream(read, batch_lines), workers=workers):
         for translation in translations:
@@ -217,10 +214,10 @@ def translate_blocks(
     """The translations of blocks of lines, in order, lazily: here, or over a cluster with engine ray."""
     numbered = _numbered(blocks)
     if job.engine == "ray":
-        languages_of(job.folder)  # what is no model folder is told now, not by a worker
-        return cluster.translate_blocks(
-            job._replace(folder=cluster.folder_of(job.folder), engine="auto"), numbered, workers=workers
-        )
+        for folder in job.folders:
+            languages_of(folder)  # what is no model folder is told now, not by a worker
+        anywhere = tuple(str(Path(folder).resolve()) for folder in job.folders)  # workers start elsewhere
+        return cluster.translate_blocks(job._replace(folders=anywhere, engine="auto"), numbered, workers=workers)
     return map(BlockTranslator(job).translate, numbered)
 
 
@@ -243,7 +240,7 @@ def evaluate(
     sources: Sequence[str],
     references: Sequence[str],
     *,
-    folder: Folders | None = None,
+    folder: Models | None = None,
     hypotheses: Sequence[str] | None = None,
     languages: LanguagesConfig | None = None,
     options: TranslateOptions | None = None,
@@ -283,11 +280,12 @@ def languages_of(folder: str | Path) -> LanguagesConfig:
     """The languages of a model folder, also of one that has nothing but its runtime."""
     from capsnmt.runtime.manifest import has_runtime, read_manifest
 
+    folder = model_folder(folder)
     runtime_only = has_runtime(folder) and not (Path(folder) / CONFIG).exists()
     return read_manifest(folder).languages if runtime_only else read_folder_config(folder).languages
 
 
-def score(folder: Folders, sources: Sequence[str], targets: Sequence[str], *, engine: str = "auto") -> list[float]:
+def score(folder: Models, sources: Sequence[str], targets: Sequence[str], *, engine: str = "auto") -> list[float]:
     """Log-probability of each given translation, </s> included: what the search itself would say of it."""
     from capsnmt.decoding.scoring import score as score_ids
 
@@ -343,7 +341,7 @@ def average(folder: str | Path, *, last: int, output: str | Path | None = None) 
 
 
 def distill(
-    teacher: Folders | None,
+    teacher: Models | None,
     request: DistillRequest,
     *,
     command: str | None = None,
@@ -402,6 +400,36 @@ def bench(request: Request) -> BenchReport:
     return kind.run(request)
 
 
+def serve(
+    models: Sequence[str | Path] | None = None,
+    *,
+    limits: Mapping[str, Any] | None = None,
+    batching: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> None:
+    """Serves exported model folders over HTTP until it is told to stop; see server/settings.py for what may be set."""
+    _need_server()
+    from capsnmt.server.run import serve as run
+    from capsnmt.server.settings import Batching, Limits, ServeSettings
+
+    folders = tuple(models) if models else (None,)
+    run(ServeSettings(folders, limits=Limits(**(limits or {})), batching=Batching(**(batching or {})), **settings))
+
+
+def new_key(path: str | Path | None, name: str) -> str:
+    """Makes an API key and stores its hash in a file; the key itself is only returned."""
+    from capsnmt.server.keys import new_key as make
+
+    if path is None:
+        raise CapsNMTError("--new-key needs --keys FILE, where its hash is stored")
+    return make(Path(path), name)
+
+
+def _need_server() -> None:
+    for module in ("fastapi", "uvicorn", "sse_starlette", "prometheus_client", "python_multipart", "py3langid"):
+        _need(module, "serving", "serve")
+
+
 def _pairs_if_there(text: ParallelText, root: str, limit: int) -> list[tuple[str, str]]:
     from capsnmt.data.corpus import files_of, read_pairs
 
@@ -413,8 +441,8 @@ def _need_torch() -> None:
     _need("torch", "this verb")
 
 
-def _need(module: str, purpose: str) -> None:
+def _need(module: str, purpose: str, extra: str = "train") -> None:
     from importlib.util import find_spec
 
     if find_spec(module) is None:
-        raise CapsNMTError(f"{purpose} needs {module}: pip install 'capsnmt[train]'")
+        raise CapsNMTError(f"{purpose} needs {module}: pip install 'capsnmt[{extra}]'")

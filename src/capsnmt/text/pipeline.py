@@ -109,6 +109,10 @@ class TextPipeline:
         subwords = self.source if side == "source" else self.target
         return [[*ids, EOS] for ids in subwords.encode_batch(texts, dropout=dropout, seed=seed)]
 
+    def source_text(self, ids: Sequence[int]) -> str:
+        """The text of source ids, on one line."""
+        return self.source.decode(ids)
+
     def target_text(self, ids: Sequence[int]) -> str:
         """The text of target ids, on one line."""
         return self.target.decode(ids)

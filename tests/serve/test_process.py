@@ -1,0 +1,90 @@
+"""The process: signals, kills, restarts, and a start without torch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+
+import httpx
+from served import set_languages, wait_for
+
+FIELDS = {"q": "Eins zwei.", "source": "de", "target": "en"}
+SLOW = {**FIELDS, "q": "\n".join(["Eins zwei drei vier fünf sechs sieben acht neun."] * 150)}
+
+
+def in_background(served, outcomes: list) -> threading.Thread:
+    """A request that takes a while; its status, or how its connection ended."""
+
+    def run() -> None:
+        try:
+            outcomes.append(httpx.post(f"{served.url}/translate", json=SLOW, timeout=60).status_code)
+        except httpx.TransportError as error:
+            outcomes.append(type(error).__name__)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def is_under_way(served) -> bool:
+    return "capsnmt_http_requests_in_flight 2.0" in served.client.get("/metrics").text
+
+
+def test_sigterm_lets_what_is_under_way_end(start_server, folders):
+    served = start_server(models=[folders["de-en"]])
+    outcomes: list = []
+    thread = in_background(served, outcomes)
+    wait_for(lambda: is_under_way(served) or outcomes)
+    assert served.stop() == 0
+    thread.join(60)
+    assert outcomes == [200]
+
+
+def test_kill_and_restart(start_server, folders):
+    served = start_server(models=[folders["de-en"]])
+    outcomes: list = []
+    threads = [in_background(served, outcomes) for _ in range(3)]
+    wait_for(lambda: "in_flight 1.0" not in served.client.get("/metrics").text or outcomes)
+    assert served.stop(signal.SIGKILL) == -signal.SIGKILL
+    for thread in threads:
+        thread.join(60)
+    assert len(outcomes) == 3
+    assert all(outcome in (200, "RemoteProtocolError", "ReadError") for outcome in outcomes), outcomes
+    again = start_server(models=[folders["de-en"]], port=served.port)
+    assert again.post("/translate", **FIELDS).status_code == 200
+    again.stop()
+
+
+def test_sighup_loads_the_models_anew(start_server, folders, tmp_path):
+    folder = shutil.copytree(folders["de-en"], tmp_path / "model")
+    served = start_server(models=[folder])
+    set_languages(folder, "de-fr")
+    served.process.send_signal(signal.SIGHUP)
+    wait_for(lambda: "INFO capsnmt.server.state: reloaded" in served.log)
+    assert [each["code"] for each in served.client.get("/languages").json()] == ["de", "fr"]
+    assert served.post("/translate", **{**FIELDS, "target": "fr"}).status_code == 200
+
+    (folder / "runtime" / "manifest.json").write_text("{")
+    served.process.send_signal(signal.SIGHUP)
+    wait_for(lambda: "not reloaded" in served.log)
+    assert served.post("/translate", **{**FIELDS, "target": "fr"}).status_code == 200
+    served.stop()
+
+
+def test_ctrl_c_is_no_error(start_server, folders):
+    served = start_server(models=[folders["de-en"]])
+    assert served.stop(signal.SIGINT) == 0
+    assert "Traceback" not in served.log
+
+
+def test_serving_needs_no_torch():
+    code = (
+        "import sys\n"
+        "for name in ('torch', 'onnx', 'pyarrow', 'sacrebleu'): sys.modules[name] = None\n"
+        "import capsnmt.server.run\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120, env={**os.environ})
