@@ -68,7 +68,7 @@ def test_version(run_here):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["fly"], ["translate"], ["train", "--wings"], ["translate", "x", "--beam", "many"]]
+    "arguments", [["fly"], ["score"], ["train", "--wings"], ["translate", "x", "--beam", "many"]]
 )
 def test_wrong_usage_is_2(run_here, arguments):
     ended = run_here(*arguments)

@@ -1,0 +1,133 @@
+"""Beyond one model: distilling, looking into routing, whole suites, and speed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from capsnmt import verbs
+from capsnmt.cli.options import (
+    Data,
+    Engine,
+    Folder,
+    Quiet,
+    log_to_stderr,
+    open_binary,
+)
+from capsnmt.config import parse_language_pair
+from capsnmt.decoding.translation import TranslateOptions
+
+
+def distill(
+    source: Annotated[Path, typer.Option("--source", "-s", help="Text to translate: the student's source side.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the new corpus.")],
+    teacher: Annotated[
+        list[Path] | None, typer.Argument(help="A model folder, ours or CTranslate2's; several are an ensemble.")
+    ] = None,
+    command: Annotated[
+        str | None, typer.Option(help="Instead of a folder: a shell command that maps lines to lines.")
+    ] = None,
+    reference: Annotated[Path | None, typer.Option("--reference", "-r", help="The original target side.")] = None,
+    languages: Annotated[str | None, typer.Option(help="Such as en-de; our own folders know theirs.")] = None,
+    beam: Annotated[int, typer.Option(min=1, help="The teacher's beam.")] = 5,
+    num_best: Annotated[int, typer.Option("--n-best", min=1, help="Candidates a line, to choose from.")] = 1,
+    choose: Annotated[
+        Literal["score", "bleu"], typer.Option(help="The teacher's first, or the nearest to the reference.")
+    ] = "score",
+    max_ratio: Annotated[float, typer.Option(min=1.0, help="Of lengths in words; more is left out.")] = 4.0,
+    min_score: Annotated[float | None, typer.Option(help="A lower score of the teacher is left out.")] = None,
+    repetition: Annotated[bool, typer.Option("--filter-repetition/--keep-repetition", help="Leave out loops.")] = True,
+    copies: Annotated[bool, typer.Option("--filter-copies/--keep-copies", help="Leave out copied lines.")] = True,
+    original: Annotated[bool, typer.Option("--with-original", help="Add the original pairs, too.")] = False,
+    split: Annotated[bool, typer.Option("--split/--no-split", help="Lines of several sentences one by one.")] = True,
+    shard: Annotated[str | None, typer.Option(help="i/n: translate this part only; without it, join all.")] = None,
+    batch_lines: Annotated[int, typer.Option(min=1, help="Lines that a kill can lose at most.")] = 256,
+    subwords: Annotated[list[str] | None, typer.Option(help="SentencePiece files of a CTranslate2 model.")] = None,
+    engine: Engine = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Write a corpus as a teacher would have; the same command goes on after a kill. Then train on it as on any."""
+    from capsnmt.distillation.choosing import Filters
+    from capsnmt.distillation.distill import DistillRequest
+    from capsnmt.distillation.journal import Shard
+
+    log_to_stderr(quiet)
+    request = DistillRequest(
+        source=source,
+        output=output,
+        reference=reference,
+        languages=None if languages is None else parse_language_pair(languages),
+        shard=None if shard is None else Shard.parse(shard),
+        batch_lines=batch_lines,
+        choose=choose,
+        filters=Filters(max_ratio=max_ratio, min_score=min_score, repetition=repetition, copy=copies),
+        with_original=original,
+    )
+    options = TranslateOptions(beam=max(beam, num_best), num_best=num_best, split=split)
+    manifest = verbs.distill(
+        teacher or None,
+        request,
+        command=command,
+        options=options,
+        subwords=subwords or [],
+        engine=engine,
+        show=not quiet,
+    )
+    if manifest is not None:
+        typer.echo(json.dumps({key: manifest[key] for key in ("pairs", "verdicts", "original_pairs", "files")}))
+
+
+def routing(
+    model: Folder,
+    sentences: Annotated[list[str], typer.Argument(help="Sentences, each in quotes.", show_default=False)],
+    html: Annotated[Path | None, typer.Option(help="Write a page that needs nothing from outside.")] = None,
+    picture: Annotated[Path | None, typer.Option("--png", help="Write a picture (PNG, SVG or PDF).")] = None,
+    json_: Annotated[Path | None, typer.Option("--json", help="Write the coefficients; - is stdout.")] = None,
+    engine: Engine = "auto",
+) -> None:
+    """Show which capsule takes which word, iteration by iteration: in colours, as a page, a picture, or numbers."""
+    from capsnmt.analysis.routing_map import for_terminal, save_picture, to_html
+
+    maps = verbs.routing(model, sentences, engine=engine)
+    if html is not None:
+        with open_binary(html, "wb") as file:
+            file.write(to_html(maps).encode("utf-8"))
+    if picture is not None:
+        save_picture(maps, picture)
+    if json_ is not None:
+        with open_binary(json_, "wb") as file:
+            text = json.dumps([found.to_dict() for found in maps], ensure_ascii=False)
+            file.write(text.encode("utf-8") + b"\n")
+    if json_ is None or str(json_) != "-":
+        console = Console()
+        for found in maps:
+            console.print(for_terminal(found))
+
+
+def reproduce(
+    suite: Annotated[Path, typer.Argument(help="A suite, such as suites/routing-multi30k-en-de.yaml.")],
+    data: Data = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Trainings side by side; each has its share of the cores.")] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+) -> None:
+    """Train, evaluate and report all runs of a suite: tables, figures and the command behind every number."""
+    if dry_run:
+        from capsnmt.analysis.reproduction import plan_of
+        from capsnmt.analysis.suite import read_suite
+
+        for step in plan_of(read_suite(suite), data):
+            state = "done" if step["done"] else "to do"
+            typer.echo(f"{step['run']}: {step['updates']:,} updates, {step['tokens']:,} tokens at most, {state}")
+        return
+    typer.echo(verbs.reproduce(suite, data=data, jobs=jobs, say=lambda text: typer.echo(text, err=True)))
+
+
+def bench(context: typer.Context) -> None:
+    """Measure latency, throughput, growth, limit, start or pareto: `capsnmt bench --help`."""
+    from capsnmt.bench.command import app as benchmarks  # its many options would slow down the start of all verbs
+
+    benchmarks(args=context.args, prog_name="capsnmt bench")
