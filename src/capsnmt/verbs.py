@@ -348,6 +348,7 @@ def distill(
     options: TranslateOptions | None = None,
     subwords: Sequence[str] = (),
     engine: str = "auto",
+    workers: int | None = None,
     show: bool = False,
 ) -> dict[str, Any] | None:
     """A corpus as a teacher would have written it: model folder, ensemble, CTranslate2 model or shell command."""
@@ -359,7 +360,8 @@ def distill(
     if (teacher is None) == (command is None):
         raise CapsNMTError("distill needs one teacher: a model folder, or --command that maps lines to lines")
     models = [] if teacher is None else [teacher] if isinstance(teacher, str | Path) else list(teacher)
-    opened = open_teacher(models, command, options or TranslateOptions(), subwords=subwords, engine=engine)
+    options = options or TranslateOptions()
+    opened = open_teacher(models, command, options, subwords=subwords, engine=engine, workers=workers)
     with shown_progress(show) as report:
         return distill_corpus(opened, request, report)
 

@@ -1,4 +1,4 @@
-"""Translating over Ray, on a cluster of two workers on this machine: the same lines, also if a worker is killed."""
+"""Translating and distilling over Ray, two workers on this machine: the same lines, also if a worker is killed."""
 
 from __future__ import annotations
 
@@ -75,3 +75,13 @@ def test_what_is_no_model_folder_is_told_before_a_cluster_starts(run_here, tmp_p
     ended = run_here("translate", tmp_path, "--engine", "ray", stdin=b"eins\n")
     assert ended.code == 1
     assert "is not a model folder" in ended.err
+
+
+def test_distilling_writes_the_same_corpus(run_here, tmp_path):
+    source = tmp_path / "source.de"
+    source.write_text("".join(some_lines(60)), encoding="utf-8")
+    for folder, engine in (("here", ["auto"]), ("ray", ["ray", "--workers", 2])):
+        output = tmp_path / folder
+        ended = run_here("distill", MODEL, "-s", source, "-o", output, "--batch-lines", 8, "-q", "--engine", *engine)
+        assert ended.code == 0, ended.err
+    assert (tmp_path / "ray" / "manifest.json").read_bytes() == (tmp_path / "here" / "manifest.json").read_bytes()

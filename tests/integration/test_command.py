@@ -67,9 +67,7 @@ def test_version(run_here):
     assert ended.lines == [f"capsnmt {capsnmt.__version__}"]
 
 
-@pytest.mark.parametrize(
-    "arguments", [["fly"], ["score"], ["train", "--wings"], ["translate", "x", "--beam", "many"]]
-)
+@pytest.mark.parametrize("arguments", [["fly"], ["score"], ["train", "--wings"], ["translate", "x", "--beam", "many"]])
 def test_wrong_usage_is_2(run_here, arguments):
     ended = run_here(*arguments)
     assert ended.code == 2

@@ -33,6 +33,10 @@ Output = Annotated[str | None, typer.Option("--output", "-o", help="Model folder
 Engine = Annotated[
     str, typer.Option(help="onnx: the exported runtime; torch: the weights; auto: the runtime where there is one.")
 ]
+BulkEngine = Annotated[
+    str, typer.Option(help="auto, onnx, torch; or ray: over a cluster, or the cores of this machine, in bulk.")
+]
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes of engine ray; default: all CPUs.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only errors.")]
 
 

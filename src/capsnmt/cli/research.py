@@ -10,14 +10,7 @@ import typer
 from rich.console import Console
 
 from capsnmt import verbs
-from capsnmt.cli.options import (
-    Data,
-    Engine,
-    Folder,
-    Quiet,
-    log_to_stderr,
-    open_binary,
-)
+from capsnmt.cli.options import BulkEngine, Data, Engine, Folder, Quiet, Workers, log_to_stderr, open_binary
 from capsnmt.config import parse_language_pair
 from capsnmt.decoding.translation import TranslateOptions
 
@@ -47,7 +40,8 @@ def distill(
     shard: Annotated[str | None, typer.Option(help="i/n: translate this part only; without it, join all.")] = None,
     batch_lines: Annotated[int, typer.Option(min=1, help="Lines that a kill can lose at most.")] = 256,
     subwords: Annotated[list[str] | None, typer.Option(help="SentencePiece files of a CTranslate2 model.")] = None,
-    engine: Engine = "auto",
+    engine: BulkEngine = "auto",
+    workers: Workers = None,
     quiet: Quiet = False,
 ) -> None:
     """Write a corpus as a teacher would have; the same command goes on after a kill. Then train on it as on any."""
@@ -75,6 +69,7 @@ def distill(
         options=options,
         subwords=subwords or [],
         engine=engine,
+        workers=workers,
         show=not quiet,
     )
     if manifest is not None:

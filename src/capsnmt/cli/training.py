@@ -10,16 +10,7 @@ import typer
 from rich.console import Console
 
 from capsnmt import verbs
-from capsnmt.cli.options import (
-    Data,
-    Folder,
-    Output,
-    Quiet,
-    Recipe,
-    Set,
-    log_to_stderr,
-    open_binary,
-)
+from capsnmt.cli.options import Data, Folder, Output, Quiet, Recipe, Set, log_to_stderr, open_binary
 from capsnmt.config import parse_language_pair
 
 

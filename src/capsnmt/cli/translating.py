@@ -11,13 +11,7 @@ import typer
 from rich.console import Console
 
 from capsnmt import verbs, zoo
-from capsnmt.cli.options import (
-    Engine,
-    Folder,
-    Folders,
-    Models,
-    open_binary,
-)
+from capsnmt.cli.options import BulkEngine, Engine, Folder, Folders, Models, Workers, open_binary
 from capsnmt.config import LengthPenaltyType, parse_language_pair
 from capsnmt.data.corpus import read_lines
 from capsnmt.decoding.translation import SamplingOptions, TranslateOptions
@@ -52,11 +46,8 @@ def translate(
     prefix: Annotated[str, typer.Option(help="Every translation starts with this text.")] = "",
     format_: Annotated[str, typer.Option("--format", help="text, json (a line each) or nbest (Moses style).")] = "text",
     batch_lines: Annotated[int, typer.Option(min=1, help="Lines translated together when they are there.")] = 64,
-    engine: Annotated[
-        str,
-        typer.Option(help="auto, onnx, torch; or ray: over a cluster, or the cores of this machine, in bulk."),
-    ] = "auto",
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes of engine ray; default: all CPUs.")] = None,
+    engine: BulkEngine = "auto",
+    workers: Workers = None,
     selection: Annotated[
         bool, typer.Option("--selection/--no-selection", help="Use the exported lexicon, where there is one.")
     ] = True,

@@ -103,9 +103,9 @@ def _translate_rest(
     lines = (line for number, line in enumerate(read_lines(request.source)) if shard.holds(number))
     wanted = len(range(shard.number - 1, total, shard.count))
     start_s, first = time.monotonic(), done
-    for block in _blocks(itertools.islice(lines, done, None), request.batch_lines):
-        journal.append(teacher.translate(block))
-        done += len(block)
+    for translations in teacher.translate_blocks(_blocks(itertools.islice(lines, done, None), request.batch_lines)):
+        journal.append(translations)
+        done += len(translations)
         report(done, wanted, (done - first) / max(time.monotonic() - start_s, 1e-9))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import sentencepiece
 
+from capsnmt.cluster import Job
 from capsnmt.config import LanguagesConfig
 from capsnmt.decoding.translation import TranslateOptions
 from capsnmt.errors import CapsNMTError
@@ -27,8 +28,8 @@ class Teacher(Protocol):
 
     languages: LanguagesConfig | None  # None: it does not know them
 
-    def translate(self, lines: Sequence[str]) -> list[list[Candidate]]:
-        """Candidates of each line, best first; none for a line that could not be translated."""
+    def translate_blocks(self, blocks: Iterable[Sequence[str]]) -> Iterator[list[list[Candidate]]]:
+        """Block by block, in order: candidates of each line, best first; none for one that could not be translated."""
         ...
 
     def about(self) -> dict[str, Any]:
@@ -37,25 +38,33 @@ class Teacher(Protocol):
 
 
 class ModelTeacher:
-    """A model folder of this project or an ensemble, through the exported runtime where there is one."""
+    """A model folder of this project or an ensemble, through the exported runtime where there is one; or over Ray."""
 
-    def __init__(self, folders: Sequence[str | Path], options: TranslateOptions, *, engine: str = "auto") -> None:
-        from capsnmt.verbs import Translator
+    def __init__(
+        self,
+        folders: Sequence[str | Path],
+        options: TranslateOptions,
+        *,
+        engine: str = "auto",
+        workers: int | None = None,
+    ) -> None:
+        from capsnmt.verbs import languages_of
 
-        self._folders = list(map(str, folders))
-        self._options = options
-        self._translator = Translator(folders, engine=engine)
-        self.languages: LanguagesConfig | None = self._translator.languages
+        self._job = Job(tuple(map(str, folders)), options, engine=engine)
+        self._workers = workers
+        self.languages: LanguagesConfig | None = languages_of(folders[0])
 
-    def translate(self, lines: Sequence[str]) -> list[list[Candidate]]:
+    def translate_blocks(self, blocks: Iterable[Sequence[str]]) -> Iterator[list[list[Candidate]]]:
         """Lines that the model failed on, or was not asked for, have no candidate."""
-        found = self._translator.translate_batch(lines, self._options)
-        return [[Candidate(text, score) for text, score in each.hypotheses] for each in found]
+        from capsnmt.verbs import translate_blocks
+
+        for block in translate_blocks(self._job, blocks, workers=self._workers):
+            yield [[Candidate(text, score) for text, score in each.hypotheses] for each in block]
 
     def about(self) -> dict[str, Any]:
         """The folders and what they were asked."""
-        options = self._options
-        return {"models": self._folders, "beam": options.beam, "n_best": options.num_best, "split": options.split}
+        options, models = self._job.options, list(self._job.folders)
+        return {"models": models, "beam": options.beam, "n_best": options.num_best, "split": options.split}
 
 
 class CTranslate2Teacher:
@@ -72,8 +81,11 @@ class CTranslate2Teacher:
         self._source, self._target = (sentencepiece.SentencePieceProcessor(model_file=str(f)) for f in _two(files))
         self._translator = ctranslate2.Translator(str(folder), device="cpu")
 
-    def translate(self, lines: Sequence[str]) -> list[list[Candidate]]:
+    def translate_blocks(self, blocks: Iterable[Sequence[str]]) -> Iterator[list[list[Candidate]]]:
         """Empty lines are not asked."""
+        return map(self._translate, blocks)
+
+    def _translate(self, lines: Sequence[str]) -> list[list[Candidate]]:
         asked = [number for number, line in enumerate(lines) if line.strip()]
         results = self._translator.translate_batch(
             [self._source.encode(lines[number], out_type=str) for number in asked],
@@ -100,8 +112,11 @@ class CommandTeacher:
         self.languages: LanguagesConfig | None = None
         self._command = command
 
-    def translate(self, lines: Sequence[str]) -> list[list[Candidate]]:
+    def translate_blocks(self, blocks: Iterable[Sequence[str]]) -> Iterator[list[list[Candidate]]]:
         """One candidate a line; an empty output line is none."""
+        return map(self._translate, blocks)
+
+    def _translate(self, lines: Sequence[str]) -> list[list[Candidate]]:
         text = "".join(line + "\n" for line in lines)
         ended = subprocess.run(self._command, shell=True, input=text.encode(), stdout=subprocess.PIPE, check=False)
         if ended.returncode != 0:
@@ -126,13 +141,14 @@ def open_teacher(
     *,
     subwords: Sequence[str] = (),
     engine: str = "auto",
+    workers: int | None = None,
 ) -> Teacher:
     """The teacher that a user names."""
     if command is not None:
         return CommandTeacher(command)
     if len(models) == 1 and is_ctranslate2(models[0]):
         return CTranslate2Teacher(models[0], beam=options.beam or 5, num_best=options.num_best, subwords=subwords)
-    return ModelTeacher(models, options, engine=engine)
+    return ModelTeacher(models, options, engine=engine, workers=workers)
 
 
 def is_ctranslate2(folder: str | Path) -> bool:

@@ -28,6 +28,9 @@ class Reverser:
         self.blocks = blocks
         self.asked = []
 
+    def translate_blocks(self, blocks):
+        return map(self.translate, blocks)
+
     def translate(self, lines):
         if self.blocks == 0:
             raise KeyboardInterrupt
