@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
 
 import pytest
 
@@ -217,6 +219,25 @@ def test_health_spec_docs_suggest(served):
     assert error(served.post("/suggest", q="a", s="b", source="de", target="en"), 403)
     assert error(served.client.get("/translate"), 405)
     assert error(served.client.get("/no-such-path"), 404)
+
+
+def test_an_answer_that_needs_no_body_waits_for_a_small_one(served):
+    """Else the connection would be closed over what the client still sends, and it might never see the answer."""
+    address = served.client.base_url
+    body = b'{"q": "' + b"a" * 20_000 + b'"}'
+    head = f"POST /suggest HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with socket.create_connection((address.host, address.port), timeout=20) as connection:
+        for _ in range(2):  # the second on the same connection
+            connection.sendall(head)
+            time.sleep(0.1)
+            connection.sendall(body)
+            answer = b""
+            while b"}" not in answer:
+                received = connection.recv(4096)
+                assert received, answer
+                answer += received
+            assert answer.startswith(b"HTTP/1.1 403")
+            assert b"connection: close" not in answer.lower()
 
 
 def test_a_key_that_is_not_needed_is_ignored(served):

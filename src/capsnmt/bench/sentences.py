@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -36,10 +38,20 @@ def real_sentences(path: Path, count: int, vocabulary: int, folder: Path) -> lis
     if len(lines) < count:
         _LOG.warning("%s has %d sentences, %d were asked for", path, len(lines), count)
     model = folder / "bench.subwords.model"
-    logging.getLogger("capsnmt.text.subwords").setLevel(logging.ERROR)  # a smaller vocabulary is expected here
-    train_subwords(lines, SUBWORDS, model)
+    with _silent(logging.getLogger("capsnmt.text.subwords")):  # a smaller vocabulary is expected here
+        train_subwords(lines, SUBWORDS, model)
     ids = Subwords(model).encode_batch(lines[:count])
     return [[*_folded(sentence, vocabulary)[: MOST_TOKENS - 1], EOS] for sentence in ids]
+
+
+@contextmanager
+def _silent(logger: logging.Logger) -> Iterator[None]:
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _folded(ids: list[int], vocabulary: int) -> list[int]:

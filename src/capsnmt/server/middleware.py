@@ -35,6 +35,8 @@ SAFE = {
     "form-action 'self'; frame-ancestors 'none'",
 }
 CLIENT_GONE = 499  # in logs and metrics only
+_SMALL_BYTES = 64 << 10  # of a body that is read although nobody asked for it
+_SMALL_S = 0.5
 _METHODS = frozenset(["GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE"])
 
 
@@ -87,6 +89,13 @@ class Guard:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         limits = self._settings.limits
+        body = Body(scope, receive, most_bytes=limits.body_bytes, most_s=limits.body_s)
+
+        async def send_or_close(message: Message) -> None:
+            if message["type"] == "http.response.start" and not await body.is_read_to_its_end():
+                MutableHeaders(scope=message)["Connection"] = "close"  # it would go on coming
+            await send(message)
+
         try:
             if not host_allowed(Headers(scope=scope).get("host"), self._settings):
                 raise Refused(400, "Invalid Host header: the operator can allow a name with --allowed-host")
@@ -94,18 +103,12 @@ class Guard:
                 self._metrics.refused.labels("requests").inc()
                 raise Overloaded(1.0)
             if scope["method"] == "OPTIONS":
-                await Response(status_code=204)(scope, receive, send)
+                await Response(status_code=204)(scope, receive, send_or_close)
                 return
-            body = Body(scope, receive, most_bytes=limits.body_bytes, most_s=limits.body_s)
+            body.check_headers()
         except HTTPException as error:
-            await error_response(error)(scope, receive, send)
+            await error_response(error)(scope, receive, send_or_close)
             return
-
-        async def send_or_close(message: Message) -> None:
-            if message["type"] == "http.response.start" and body.is_unread:  # it would go on coming
-                MutableHeaders(scope=message)["Connection"] = "close"
-            await send(message)
-
         await self._app(scope, body.receive, send_or_close)
 
     def _note(self, scope: Scope, status: int, elapsed_s: float) -> None:
@@ -123,22 +126,34 @@ class Body:
     """A body that may not be too large, come too slowly, or be packed."""
 
     def __init__(self, scope: Scope, receive: Receive, *, most_bytes: int, most_s: float) -> None:
-        headers = Headers(scope=scope)
-        if headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
-            raise Refused(415, "Content-Encoding is not supported: send the body as it is")
+        self._headers = Headers(scope=scope)
         self._receive = receive
         self._most_bytes = most_bytes
         self._ends = time.monotonic() + most_s
         self._bytes = 0
-        length = headers.get("content-length", "0")
-        self._complete = "transfer-encoding" not in headers and not length.strip("0")
-        if length.isdecimal():
-            self._check(int(length[:20]))
+        self._length = self._headers.get("content-length", "0")
+        self._complete = "transfer-encoding" not in self._headers and not self._length.strip("0")
 
-    @property
-    def is_unread(self) -> bool:
-        """Whether there is more of it."""
-        return not self._complete
+    def check_headers(self) -> None:
+        """What they promise may be refused already."""
+        if self._headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
+            raise Refused(415, "Content-Encoding is not supported: send the body as it is")
+        if self._length.isdecimal():
+            self._check(int(self._length[:20]))
+
+    async def is_read_to_its_end(self) -> bool:
+        """Reads the rest of a small one: a connection that is closed over unread bytes loses the answer, too."""
+        small = self._length.isdecimal() and int(self._length[:20]) <= _SMALL_BYTES
+        ends = time.monotonic() + _SMALL_S
+        try:
+            while not self._complete and small:
+                message = await within(ends - time.monotonic(), self._receive())
+                if message["type"] == "http.disconnect":
+                    break
+                self._complete = not message.get("more_body", False)
+        except asyncio.TimeoutError:
+            pass
+        return self._complete
 
     def _check(self, size: int) -> None:
         if size > self._most_bytes:
