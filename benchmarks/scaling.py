@@ -91,7 +91,7 @@ def measure_decoding(args: argparse.Namespace) -> dict[str, Any]:
     lines = list(islice(read_lines(args.text), args.lines))
     found: dict[int, float] = {}
     for workers in (1, 2):
-        job = Job(str(args.model), TranslateOptions(), engine="ray")
+        job = Job((str(args.model),), TranslateOptions(), engine="ray")
         answers = verbs.translate_blocks(job, blocks_of(lines), workers=workers)
         skipped = sum(len(next(answers)) for _ in range(2 * workers))
         start_s = time.perf_counter()
@@ -106,11 +106,13 @@ def measure_kill(args: argparse.Namespace) -> dict[str, Any]:
     lines = list(islice(read_lines(args.text), args.lines))
     options = TranslateOptions()
     local = [
-        one.text for block in verbs.translate_blocks(Job(str(args.model), options), blocks_of(lines)) for one in block
+        one.text
+        for block in verbs.translate_blocks(Job((str(args.model),), options), blocks_of(lines))
+        for one in block
     ]
     found: list[str] = []
     killed = 0
-    for block in verbs.translate_blocks(Job(str(args.model), options, engine="ray"), blocks_of(lines), workers=2):
+    for block in verbs.translate_blocks(job._replace(engine="ray"), blocks_of(lines), workers=2):
         found += [one.text for one in block]
         if not killed and len(found) >= len(lines) // 2:
             killed = kill_a_worker()
