@@ -105,11 +105,8 @@ def measure_kill(args: argparse.Namespace) -> dict[str, Any]:
     """Compares with the local run, line by line."""
     lines = list(islice(read_lines(args.text), args.lines))
     options = TranslateOptions()
-    local = [
-        one.text
-        for block in verbs.translate_blocks(Job((str(args.model),), options), blocks_of(lines))
-        for one in block
-    ]
+    job = Job((str(args.model),), options)
+    local = [one.text for block in verbs.translate_blocks(job, blocks_of(lines)) for one in block]
     found: list[str] = []
     killed = 0
     for block in verbs.translate_blocks(job._replace(engine="ray"), blocks_of(lines), workers=2):
