@@ -23,7 +23,7 @@ def model_folder(model: str | Path | None = None) -> Path:
     A folder of the user's own goes before a shipped model of the same name.
     """
     if model is None:
-        model = DEFAULT
+        return shipped_models().get(DEFAULT, Path(DEFAULT))
     if Path(model).exists():
         return Path(model)
     return shipped_models().get(str(model), Path(model))
