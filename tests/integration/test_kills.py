@@ -50,7 +50,7 @@ def test_killed_trainings_and_saves_lose_nothing(tmp_path):
 # Killed processes are forks of a server that has done nothing yet. A fork of the test's own process may wait for ever:
 # its other threads (of ONNX Runtime, of OpenMP) are not copied, and whoever joins one in the child never returns.
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["capsnmt.verbs", "capsnmt.training.loop"])
+FORKS.set_forkserver_preload(["pytest", "capsnmt.verbs", "capsnmt.training.loop"])
 PATIENCE_S = 120.0
 
 
