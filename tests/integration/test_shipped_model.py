@@ -26,15 +26,22 @@ def translator():
     return Translator()
 
 
-@pytest.mark.parametrize("line", EVERYDAY, ids=lambda line: line.split("\t")[0])
-def test_everyday_sentences(translator, line):
-    english, keywords = line.split("\t")
+def cases():
+    """English, one of the German words that must come; a third column says why the model is known to fail."""
+    for line in EVERYDAY:
+        english, keywords, *why = line.split("\t")
+        marks = [pytest.mark.xfail(reason=why[0], strict=True)] if why else []
+        yield pytest.param(english, keywords.split("|"), marks=marks, id=english)
+
+
+@pytest.mark.parametrize(("english", "keywords"), cases())
+def test_everyday_sentences(translator, english, keywords):
     german = translator.translate(english)
-    assert any(keyword.lower() in german.lower() for keyword in keywords.split("|")), german
+    assert any(keyword.lower() in german.lower() for keyword in keywords), german
 
 
-def test_there_are_fifty_of_them():
-    assert len(EVERYDAY) == 50
+def test_fifty_of_them_are_translated():
+    assert sum(line.count("\t") == 1 for line in EVERYDAY) == 50
 
 
 def test_the_command_needs_no_torch_and_no_folder():
