@@ -82,6 +82,20 @@ def test_rows_of_subtitles():
     assert " ".join(wrap_evenly("a bbb cc dddd e ffffff g", 3)) == "a bbb cc dddd e ffffff g"
 
 
+def test_rows_without_number_are_no_more_work_than_rows():
+    """If the work grew with the square of the rows, the test would not end before its time limit."""
+    rows = wrap_evenly("- " * 200_000, 200_000)
+    assert len(rows) == 200_000
+    text = "eins zwei " * 100_000
+    assert " ".join(wrap_evenly(text, 90_000)) == text
+
+
+def test_a_cue_with_nothing_to_translate_stays_as_it_is():
+    source = "1\n00:00:01,000 --> 00:00:04,000\n" + "  - \n" * 3
+    assert [part for part in read_parts(".srt", source, max_depth=9) if not isinstance(part, str)] == []
+    assert join_parts(read_parts(".srt", source, max_depth=9), []) == source
+
+
 def test_lines_of_a_text():
     for text in ("", "a", "a\n", "\n", "a\r\nb\rc\x85d\u2028e\x0bf\x0cg", "\n\n", "a\n\nb"):
         assert "".join(line + end for line, end in split_lines(text)) == text

@@ -187,6 +187,7 @@ def serve(
     key_url: Annotated[str | None, typer.Option(help="Where users get a key; shown to those without one.")] = None,
     char_limit: Annotated[int, typer.Option(min=1, help="Characters of a request.")] = 10_000,
     batch_limit: Annotated[int, typer.Option(min=1, help="Texts of a request.")] = 100,
+    line_limit: Annotated[int, typer.Option(min=1, help="Lines of a request or a file.")] = 20_000,
     alternatives_limit: Annotated[int, typer.Option(min=0, help="Alternatives of a text.")] = 5,
     file_limit: Annotated[int, typer.Option(min=1, help="Bytes of a file.")] = 512 << 10,
     requests_per_minute: Annotated[int, typer.Option(min=0, help="Of a client without a key; 0: no limit.")] = 0,
@@ -210,6 +211,7 @@ def serve(
         limits={
             "characters": char_limit,
             "items": batch_limit,
+            "lines": line_limit,
             "alternatives": alternatives_limit,
             "file_bytes": file_limit,
             "body_bytes": max(1 << 20, 2 * file_limit),

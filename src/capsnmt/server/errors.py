@@ -52,6 +52,11 @@ def too_large(size: int, limit: int) -> Refused:
     return Refused(400, f"Invalid request: request ({size}) exceeds text limit ({limit})")
 
 
+def too_many_lines(lines: int, limit: int) -> Refused:
+    """Lines cost something even where nothing stands in them."""
+    return Refused(400, f"Invalid request: request ({lines} lines) exceeds line limit ({limit})")
+
+
 def brief(value: str, characters: int = 40) -> str:
     """A client's own value, short enough to be named in an answer."""
     return value if len(value) <= characters else f"{value[:characters]}…"

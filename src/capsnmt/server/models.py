@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from capsnmt.decoding.line_batch import LineBatch
+from capsnmt.decoding.translation import TranslateOptions
 from capsnmt.decoding.translator import LineTranslator
 from capsnmt.errors import CapsNMTError
 from capsnmt.runtime.engine import OnnxEngine
@@ -35,6 +37,19 @@ class Model:
     def routes(self) -> bool:
         """Whether it can say which capsule took which word."""
         return ENCODE_ROUTING in self.engine.manifest.graphs
+
+    def line_batch(self, options: TranslateOptions) -> LineBatch:
+        """The steps of its translator, for those who take them one by one."""
+        translator = self.translator
+        return LineBatch(
+            engine=translator.engine,
+            text=translator.text,
+            language=translator.language,
+            batch_tokens=translator.batch_tokens,
+            options=options,
+            settings=translator.decoding,
+            first_line=0,
+        )
 
 
 class ModelSet:

@@ -14,6 +14,7 @@ class Limits:
 
     characters: int = 10_000  # of all texts of a request together
     items: int = 100  # texts of a request
+    lines: int = 20_000  # of all texts of a request, or of a file
     alternatives: int = 5
     body_bytes: int = 1 << 20
     file_bytes: int = 512 << 10

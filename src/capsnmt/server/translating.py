@@ -46,22 +46,26 @@ class Way:
             return
         first, *others = self.models
         ask = Ask(first, self.num_best if not others else 1, self.routing)
-        futures = self.batcher.submit(ask, lines)
+        job = self.batcher.submit(ask, lines)
         try:
-            for future in futures:
-                answer = await self.batcher.in_time(future, self.deadline)
+            for place in range(len(lines)):
+                answer = await self.batcher.in_time(job.one(place), self.deadline)
                 for model in others:
                     following = Ask(model, self.num_best)
                     found = await self.batcher.translate(following, [answer.translation.text], deadline=self.deadline)
                     answer = joined(answer, found[0])
                 yield answer
         finally:
-            for future in futures:
-                future.cancel()
+            self.batcher.cancel(job)
+
+    def split(self, texts: Sequence[str]) -> list[list[tuple[str, str]]]:
+        """For each text its lines, and what ends each line. Raises Refused for too many."""
+        self.batcher.check_lines(sum(len(text.splitlines()) for text in texts))  # counting is far cheaper
+        return [split_lines(text) for text in texts]
 
     async def texts(self, texts: Sequence[str]) -> list[list[tuple[Answer, str]]]:
         """For each text its lines' answers, and what ends each line."""
-        split = [split_lines(text) for text in texts]
+        split = self.split(texts)
         answers = iter(await self.lines([line for lines in split for line, _ in lines]))
         return [[(next(answers), end) for _, end in lines] for lines in split]
 

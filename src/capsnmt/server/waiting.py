@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
@@ -19,6 +19,7 @@ async def within(seconds: float, work: Awaitable[_T]) -> _T:
     Not asyncio.wait_for, which before Python 3.12 forgets that it was cancelled if `work` ends at the same moment.
     """
     task = asyncio.ensure_future(work)
+    task.add_done_callback(_retrieved)
     try:
         await asyncio.wait({task}, timeout=max(0.0, seconds))
         if not task.done():
@@ -26,6 +27,12 @@ async def within(seconds: float, work: Awaitable[_T]) -> _T:
         return task.result()
     finally:
         task.cancel()
+
+
+def _retrieved(task: asyncio.Future[Any]) -> None:
+    """How it ended after nobody waited any more is of no interest; asyncio would log it as forgotten."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def while_connected(request: Request, work: Awaitable[_T]) -> _T:
