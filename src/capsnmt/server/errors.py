@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
@@ -40,6 +41,16 @@ def error_response(error: HTTPException) -> JSONResponse:
     close = {"Connection": "close"} if error.status_code in (408, 413, 415) else {}
     headers = {**(error.headers or {}), **close}
     return JSONResponse({"error": error.detail}, status_code=error.status_code, headers=headers)
+
+
+def error_event(error: HTTPException) -> dict[str, Any]:
+    """The same in a stream that has begun, where status and headers have gone out already."""
+    wait = (error.headers or {}).get("Retry-After")
+    return {
+        "error": error.detail,
+        "status": error.status_code,
+        "retry_after": None if wait is None else int(wait),
+    }
 
 
 def missing(name: str) -> Refused:

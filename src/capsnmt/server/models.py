@@ -13,7 +13,7 @@ from capsnmt.decoding.translator import LineTranslator
 from capsnmt.errors import CapsNMTError
 from capsnmt.runtime.engine import OnnxEngine
 from capsnmt.runtime.manifest import ENCODE_ROUTING, load_runtime_text
-from capsnmt.server.languages import inner_code, name_of, public_code
+from capsnmt.server.languages import inner_code, load_detector, name_of, public_code
 from capsnmt.text.pipeline import TextPipeline
 from capsnmt.zoo import model_folder
 
@@ -96,7 +96,8 @@ class ModelSet:
 
 
 def load_models(folders: Sequence[str | Path | None], *, threads: int | None = None) -> ModelSet:
-    """Loads exported model folders; each must have its `runtime/`."""
+    """Loads exported model folders, each of which must have its `runtime/`, and what detects languages."""
+    load_detector()
     return ModelSet([_load(model_folder(folder), threads) for folder in folders])
 
 

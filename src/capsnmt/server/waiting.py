@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -11,6 +11,8 @@ from starlette.requests import Request
 from capsnmt.server.errors import ClientGoneError
 
 _T = TypeVar("_T")
+
+_LARGE_CHARACTERS = 20_000
 
 
 async def within(seconds: float, work: Awaitable[_T]) -> _T:
@@ -33,6 +35,11 @@ def _retrieved(task: asyncio.Future[Any]) -> None:
     """How it ended after nobody waited any more is of no interest; asyncio would log it as forgotten."""
     if not task.cancelled():
         task.exception()
+
+
+async def off_the_loop(characters: int, work: Callable[[], _T]) -> _T:
+    """Does work on a large text in a thread, so that no other client waits for it. A small one is not worth the way."""
+    return work() if characters < _LARGE_CHARACTERS else await asyncio.to_thread(work)
 
 
 async def while_connected(request: Request, work: Awaitable[_T]) -> _T:
