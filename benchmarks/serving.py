@@ -5,7 +5,8 @@
     python benchmarks/serving.py bodies runs/my --count 10000                 # random bodies
     python benchmarks/serving.py cores  runs/my --seconds 20                  # requests per second by clients
 
-Clients and server share the machine: pin the server to a core (--server-core) to say what one core carries.
+Clients and server share the machine: pin the server to a core (--server-core) to say what one core carries. Each ends
+with 1 if an answer was wrong, came after the deadline, or the memory grew.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+FLAT = 1.05  # resident memory of the last third of a soak, of the first third's, that is no growth
 
 SENTENCES = [
     "A man in a blue shirt is riding a horse.",
@@ -144,7 +148,23 @@ def pair_of(model: str) -> tuple[str, str]:
     return languages["source"], languages["target"]
 
 
-def load(options: argparse.Namespace) -> None:
+def random_body(generator: random.Random, seeds: Sequence[bytes]) -> bytes:
+    """One of the seeds with some of its bytes replaced."""
+    body = bytearray(generator.choice(seeds))
+    for _ in range(generator.randrange(8)):
+        place = generator.randrange(len(body) + 1)
+        body[place : place + generator.randrange(6)] = generator.randbytes(generator.randrange(12))
+    return bytes(body)
+
+
+def growth(resident_mb: Sequence[float]) -> float:
+    """The last third's mean, of the first third's."""
+    third = max(1, len(resident_mb) // 3)
+    return sum(resident_mb[-third:]) / sum(resident_mb[:third])
+
+
+def load(options: argparse.Namespace) -> bool:
+    well = True
     rates = {}
     for name, extra in (("batching", ()), ("no batching", ("--batch-lines", 1))):
         server = Server(options.model, "--deadline", options.deadline, *extra, core=options.server_core)
@@ -157,29 +177,42 @@ def load(options: argparse.Namespace) -> None:
         print(f"  later than the deadline of {options.deadline} s: {late}; wrong: {found.wrong[:5]}")
         print(f"  processor time per answer {cost_ms:.1f} ms, resident {server.resident_mb():.0f} MB", flush=True)
         rates[name] = len(found.seconds) / elapsed_s
+        well = well and not found.wrong and not late
         server.stop()
     print(f"batching answers {rates['batching'] / max(1e-9, rates['no batching']):.2f} times as many requests")
+    return well
 
 
-def cores(options: argparse.Namespace) -> None:
+def cores(options: argparse.Namespace) -> bool:
+    well = True
     server = Server(options.model, "--threads", 1, core=options.server_core)
     for clients in (1, 2, 4, 8, 16, 32, 64):
         found, elapsed_s = asyncio.run(drive(server, clients, options.seconds, pair_of(options.model)))
         print(f"{clients:3d} clients: {found.line(elapsed_s)}", flush=True)
+        well = well and not found.wrong
     server.stop()
+    return well
 
 
-def soak(options: argparse.Namespace) -> None:
+def soak(options: argparse.Namespace) -> bool:
     server = Server(options.model, core=options.server_core)
-    parts = 10
+    parts = 12
+    resident_mb: list[float] = []
+    wrong: list[str] = []
     for part in range(parts):
         found, elapsed_s = asyncio.run(drive(server, options.clients, options.seconds / parts, pair_of(options.model)))
-        shown = f"{server.resident_mb():.1f} MB resident after part {part + 1} of {parts}"
+        resident_mb.append(server.resident_mb())
+        wrong += found.wrong
+        shown = f"{resident_mb[-1]:.1f} MB resident after part {part + 1} of {parts}"
         print(f"{shown}: {found.line(elapsed_s)}", flush=True)
     server.stop()
+    grown = growth(resident_mb)
+    verdict = "flat" if grown <= FLAT else "it grows"
+    print(f"resident memory of the last third is {grown:.3f} of the first third's: {verdict}; {len(wrong)} wrong")
+    return grown <= FLAT and not wrong
 
 
-def bodies(options: argparse.Namespace) -> None:
+def bodies(options: argparse.Namespace) -> bool:
     server = Server(options.model, core=options.server_core)
     source, target = pair_of(options.model)
     generator = random.Random(1)
@@ -190,23 +223,30 @@ def bodies(options: argparse.Namespace) -> None:
         f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n' for name, value in fields.items()
     )
     seeds = [json.dumps(fields).encode(), f"q=dog&source={source}&target={target}".encode(), multipart.encode(), b""]
-    statuses: dict[int, int] = {}
+    statuses: dict[str, int] = {}
+    wrong: list[str] = []
 
     async def run() -> None:
         connection = Connection(server.port)
         for _ in range(options.count):
-            body = bytearray(generator.choice(seeds))
-            for _ in range(generator.randrange(8)):
-                place = generator.randrange(len(body) + 1)
-                body[place : place + generator.randrange(6)] = os.urandom(generator.randrange(12))
-            status, _ = await connection.post(generator.choice(paths), bytes(body), generator.choice(kinds))
+            body = random_body(generator, seeds)
+            try:
+                code, head = await connection.post(generator.choice(paths), body, generator.choice(kinds))
+            except (OSError, asyncio.IncompleteReadError) as error:
+                status, is_wrong = type(error).__name__, True
+                connection.close()
+            else:
+                told_to_come_back = code == 503 and "retry-after" in head.lower()
+                status, is_wrong = str(code), code >= 500 and not told_to_come_back
             statuses[status] = statuses.get(status, 0) + 1
+            wrong.extend([status] * is_wrong)
 
     asyncio.run(run())
-    print(f"{options.count} random bodies: {dict(sorted(statuses.items()))}")
+    print(f"{options.count} random bodies: {dict(sorted(statuses.items()))}, {len(wrong)} wrong")
     found, elapsed_s = asyncio.run(drive(server, 4, 3, (source, target)))
     print(f"afterwards: {found.line(elapsed_s)}")
     server.stop()
+    return not wrong and not found.wrong
 
 
 KINDS = {"load": load, "soak": soak, "bodies": bodies, "cores": cores}
@@ -222,7 +262,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--server-core", type=int, help="pin the server to this core")
     options = parser.parse_args()
-    KINDS[options.kind](options)
+    sys.exit(0 if KINDS[options.kind](options) else 1)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
@@ -14,10 +15,14 @@ import filelock
 import pytest
 import yaml
 from served import Served, set_languages, wait_for
+from starlette.testclient import TestClient
 
 from capsnmt import verbs
 from capsnmt.runtime.manifest import RUNTIME
+from capsnmt.server.app import build_app
 from capsnmt.server.models import load_models
+from capsnmt.server.settings import Limits, ServeSettings
+from capsnmt.server.state import Server
 
 WORDS = {
     "de": ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"],
@@ -126,6 +131,21 @@ def translate(models):
         return text.rstrip(".?!,;") + (line[-1] if line[-1] in ".?!,;" else "")
 
     return best
+
+
+@pytest.fixture
+def in_process(folders):
+    """in_process(Limits(…), pairs=["en-de"]) → a client of a server in this process; `client.state` is its state."""
+    with contextlib.ExitStack() as stack:
+
+        def start(limits: Limits = Limits(), *, pairs=("de-en",), **settings: object) -> TestClient:  # noqa: B008
+            chosen = tuple(folders[pair] for pair in pairs)
+            state = Server(ServeSettings(models=chosen, threads=1, limits=limits, **settings))
+            client = stack.enter_context(TestClient(build_app(state), base_url="http://localhost"))
+            client.state = state
+            return client
+
+        yield start
 
 
 @pytest.fixture(scope="session")

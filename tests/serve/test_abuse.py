@@ -55,7 +55,11 @@ def test_the_spec_holds_and_nothing_is_a_fault_of_the_server(served):
             max_examples=25, deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck)
         )(run)()
         tested += 1
-    assert tested == 8
+    assert tested == 11
+    # It got as far as the model, not only to errors.
+    text = served.client.get("/metrics").text
+    for endpoint in ("/translate", "/detect", "/v1/translate"):
+        assert f'_count{{endpoint="{endpoint}",method="POST",status="200"}}' in text
     is_well(served)
 
 
@@ -103,16 +107,32 @@ def test_what_is_no_http(served, data):
     is_well(served)
 
 
+@pytest.mark.parametrize(("target", "status"), [(b"OPTIONS *", b"204"), (b"GET secretword", b"404")])
+def test_targets_that_are_no_paths(served, target, status):
+    with raw(served, target + b" HTTP/1.1\r\nHost: localhost\r\n\r\n") as connection:
+        assert connection.recv(100).startswith(b"HTTP/1.1 " + status)
+    wait_for(lambda: f" other {status.decode()} " in served.log)
+    assert "Traceback" not in served.log
+    assert "secretword" not in served.log + served.client.get("/metrics").text
+
+
 def test_slow_and_silent_clients_are_let_go(start_server, folders):
     served = start_server("--body-timeout", 1, models=[folders["de-en"]])
     silent = raw(served, b"")
     half = raw(served, b"POST /translate HTTP/1.1\r\nHost: local")
     slow = raw(served, head(1000) + b"{")
+    kept = raw(served, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    answer = b""
+    while not answer.endswith(b"}"):
+        answer += kept.recv(10_000)
+    assert answer.startswith(b"HTTP/1.1 200")
+    kept.sendall(b"GET /health HTTP/1.1\r\nHost: local")
     assert silent.recv(10) == b""
     assert half.recv(10) == b""
     assert slow.recv(100).startswith(b"HTTP/1.1 408")
+    assert kept.recv(10_000) == b""  # its second request never came
     is_well(served)
-    for connection in (silent, half, slow):
+    for connection in (silent, half, slow, kept):
         connection.close()
     served.stop()
 

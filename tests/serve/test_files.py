@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import threading
 
 import pytest
 
+from capsnmt.server import files, libretranslate, v1
 from capsnmt.server.documents import decode_file, join_parts, read_parts, split_lines, wrap_evenly
 from capsnmt.server.errors import Refused
 from capsnmt.server.html import Markup
+from capsnmt.server.settings import Limits
 
 SUBTITLES = """1
 00:00:01,000 --> 00:00:04,000
@@ -82,6 +85,21 @@ def test_rows_of_subtitles():
     assert " ".join(wrap_evenly("a bbb cc dddd e ffffff g", 3)) == "a bbb cc dddd e ffffff g"
 
 
+@pytest.mark.timeout(90)
+def test_rows_without_number_are_no_more_work_than_rows():
+    """If the work grew with the square of the rows, the test would not end before its time limit."""
+    rows = wrap_evenly("- " * 200_000, 200_000)
+    assert len(rows) == 200_000
+    text = "eins zwei " * 100_000
+    assert " ".join(wrap_evenly(text, 90_000)) == text
+
+
+def test_a_cue_with_nothing_to_translate_stays_as_it_is():
+    source = "1\n00:00:01,000 --> 00:00:04,000\n" + "  - \n" * 3
+    assert [part for part in read_parts(".srt", source, max_depth=9) if not isinstance(part, str)] == []
+    assert join_parts(read_parts(".srt", source, max_depth=9), []) == source
+
+
 def test_lines_of_a_text():
     for text in ("", "a", "a\n", "\n", "a\r\nb\rc\x85d\u2028e\x0bf\x0cg", "\n\n", "a\n\nb"):
         assert "".join(line + end for line, end in split_lines(text)) == text
@@ -134,3 +152,37 @@ def test_names_of_downloads_cannot_be_guessed(served):
 def test_markup_without_entities_escapes_nothing():
     markup = Markup("a & b < c <i>d</i>", entities=False)
     assert markup.finish(markup.lines, []) == "a & b < c <i>d</i>"
+
+
+def test_large_files_are_read_and_joined_outside_of_the_event_loop(in_process, monkeypatch):
+    threads: dict[str, set[str]] = {}
+
+    def watched(module, name):
+        original = getattr(module, name)
+
+        def watching(*args, **kwargs):
+            threads.setdefault(name, set()).add(threading.current_thread().name)
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, watching)
+
+    for module, name in (
+        (files, "read_parts"),
+        (files, "join_parts"),
+        (libretranslate, "Markup"),
+        (Markup, "pieces"),
+        (Markup, "finish"),
+        (v1, "_places"),
+    ):
+        watched(module, name)
+    large = "<p>Eins</p>" + "<p>.</p>" * 5000
+    client = in_process(Limits(characters=100_000))
+    fields = {"source": "de", "target": "en"}
+    answers = [
+        client.post("/translate_file", files={"file": ("a.html", large.encode())}, data=fields),
+        client.post("/translate", json={**fields, "q": large, "format": "html"}),
+        client.post("/v1/translate", json={**fields, "q": "Eins.\n" + "." * 30_000, "stream": True}),
+    ]
+    assert [answer.status_code for answer in answers] == [200] * 3
+    assert len(threads) == 6
+    assert all(name.startswith("asyncio_") for names in threads.values() for name in names), threads

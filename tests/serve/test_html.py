@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -43,6 +44,8 @@ CORPUS = [
     "</b>Eins</i> zwei<",
     "Eins <b zwei",
     "<p>🙂 <b>🙂</b></p>",
+    "<p>Eins <b>zwei</b> &#10629;900000000&#10630; drei</p>",
+    "<p>&nbsp;Eins <b>zwei&nbsp;</b> drei\xa0</p><p>\n &#160; Vier &nbsp;</p>",
 ]
 
 
@@ -85,7 +88,8 @@ def translated(source: str, change) -> str:
 def test_unchanged_text_gives_the_same_markup(source):
     found, expected = Events(translated(source, str)), Events(source)
     assert found.found == expected.found
-    assert "".join("".join(found.texts).split()) == "".join("".join(expected.texts).split())
+    spaces = re.compile("[ \t\n\r\f]+")  # a browser shows them as one; a no-break space is none of them
+    assert spaces.sub(" ", "".join(found.texts)) == spaces.sub(" ", "".join(expected.texts))
 
 
 def backwards(line: str) -> str:

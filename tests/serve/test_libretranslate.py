@@ -8,6 +8,13 @@ import time
 
 import pytest
 
+from capsnmt.decoding.translation import Translation
+from capsnmt.server import languages
+from capsnmt.server.app import _routes
+from capsnmt.server.batching import Answer
+from capsnmt.server.models import ModelSet, load_models
+from capsnmt.server.translating import Way
+
 LINE = "Eins zwei drei."
 
 
@@ -267,3 +274,61 @@ def test_html_stays_escaped_and_its_tags_stay(served):
     assert text.startswith("<p>")
     assert text.endswith("</p>")
     assert text.index("<b>") < text.index("</b>")
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/health", "/languages", "/spec", "/metrics", "/page/page.js"])
+def test_head(served, path):
+    answer = served.client.head(path)
+    assert answer.status_code == 200
+    assert answer.content == b""
+    assert answer.headers["Content-Type"] == served.client.get(path).headers["Content-Type"]
+
+
+def test_a_browser_asks_whether_its_page_is_still_the_same(served):
+    for path in ("/", "/page/page.js", "/page/page.css"):
+        assert served.client.get(path).headers["Cache-Control"] == "no-cache"
+
+
+def test_of_equally_likely_languages_the_one_with_a_way_is_meant(in_process):
+    client = in_process(pairs=["en-de"])
+    answer = client.post("/translate", json={"q": "Hi", "source": "auto", "target": "de"}).json()
+    assert answer["detectedLanguage"] == {"confidence": 50.0, "language": "en"}
+    assert client.post("/v1/translate", json={"q": "Hi", "target": "de"}).json()["path"] == ["en", "de"]
+
+
+def test_a_request_has_one_deadline_however_many_languages_it_has(in_process, monkeypatch):
+    deadlines = []
+
+    async def texts(way, texts):
+        deadlines.append(way.deadline)
+        return [[(Answer(Translation(text, text, None, (), "empty")), "")] for text in texts]
+
+    monkeypatch.setattr(Way, "texts", texts)
+    client = in_process(pairs=["de-en", "en-de", "en-fr"])
+    q = ["Das Wetter ist heute wirklich sehr schön.", "The weather is really very nice today."]
+    assert client.post("/translate", json={"q": q, "source": "auto", "target": "fr"}).status_code == 200
+    assert len(deadlines) == 2
+    assert len(set(deadlines)) == 1
+
+
+def test_the_detector_is_loaded_with_the_models(folders):
+    languages._identifier.cache_clear()
+    load_models([folders["de-en"]], threads=1)
+    assert languages._identifier.cache_info().currsize == 1
+
+
+def test_the_spec_names_every_endpoint_and_the_languages_that_are_served(in_process):
+    client = in_process(pairs=["en-de", "en-fr"])
+    found = client.get("/spec").json()["paths"]
+    routes = {route.path for route in _routes(client.state)}
+    assert set(found) == routes - {"/", "/docs", "/spec"}
+    post = found["/translate"]["post"]
+    schema = post["requestBody"]["content"]["application/json"]["schema"]["properties"]
+    assert schema["source"]["enum"] == ["auto", "de", "en", "fr"]
+    assert schema["target"]["enum"] == ["de", "en", "fr"]
+    assert {each["name"] for each in post["parameters"]} == set(schema)
+    assert "text/event-stream" in found["/v1/translate"]["post"]["responses"]["200"]["content"]
+    client.state.models = ModelSet(client.state.models.models[:1])  # as a reload does
+    post = client.get("/spec").json()["paths"]["/v1/translate"]["post"]
+    schema = post["requestBody"]["content"]["application/json"]["schema"]["properties"]
+    assert schema["source"]["enum"] == ["auto", "de", "en"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 
@@ -9,6 +10,7 @@ import httpx
 import pytest
 
 from capsnmt.errors import CapsNMTError
+from capsnmt.server.batching import Batcher
 from capsnmt.server.downloads import Downloads
 from capsnmt.server.errors import Refused
 from capsnmt.server.keys import Keys, hash_of, new_key
@@ -57,19 +59,69 @@ def test_rates_come_back_with_time():
         rates.take("a", 0, now=21.0)  # no limit
 
 
-def test_downloads_expire_and_have_a_quota(monkeypatch):
-    now = 100.0
-    monkeypatch.setattr("time.monotonic", lambda: now)
-    downloads = Downloads(max_bytes=10, lifetime_s=60)
-    name = downloads.put(b"12345678", ".txt", "text/plain")
-    assert downloads.get(name).content == b"12345678"
-    with pytest.raises(Refused) as refused:
-        downloads.put(b"123", ".txt", "text/plain")
-    assert refused.value.status_code == 503
-    assert refused.value.headers == {"Retry-After": "60"}
-    now = 161.0
-    assert downloads.get(name) is None
-    assert downloads.put(b"123", ".txt", "text/plain") != name
+def test_downloads_expire_and_have_a_quota():
+    async def work() -> None:
+        downloads = Downloads(max_bytes=10, lifetime_s=0.2)
+        name = downloads.put(b"12345678", ".txt", "text/plain")
+        assert downloads.get(name).content == b"12345678"
+        with pytest.raises(Refused) as refused:
+            downloads.put(b"123", ".txt", "text/plain")
+        assert refused.value.status_code == 503
+        assert refused.value.headers == {"Retry-After": "1"}
+        await asyncio.sleep(0.4)
+        assert not downloads._files  # although nobody has asked for one since
+        assert downloads.get(name) is None
+        assert downloads.put(b"123", ".txt", "text/plain") != name
+
+    asyncio.run(work())
+
+
+def test_a_file_that_could_not_be_kept_is_not_translated(in_process, monkeypatch):
+    monkeypatch.setattr(Batcher, "submit", lambda *_: pytest.fail("it was translated"))
+    files = {"file": ("a.txt", b"Eins zwei drei.")}
+    client = in_process(Limits(downloads_bytes=10))
+    answer = client.post("/translate_file", files=files, data={"source": "de", "target": "en"})
+    assert answer.status_code == 503
+    assert int(answer.headers["Retry-After"]) >= 1
+
+
+def keys_file(path, *, per_minute: int = 0, characters: int = 0) -> dict[str, str]:
+    """A file of one key; returns the headers that show it."""
+    path.write_text(f"{hash_of('abc')}\tAda\t{per_minute}\t{characters}\n")
+    return {"Authorization": "Bearer abc"}
+
+
+def test_a_key_without_a_rate_of_its_own_has_the_servers(in_process, tmp_path):
+    headers = keys_file(tmp_path / "keys")
+    client = in_process(Limits(requests_per_minute=2), keys=tmp_path / "keys")
+    statuses = [client.post("/detect", json={"q": "x"}, headers=headers).status_code for _ in range(3)]
+    assert statuses == [200, 200, 429]
+
+
+def test_a_keys_characters_count_in_files_too(in_process, tmp_path):
+    headers = keys_file(tmp_path / "keys", characters=5)
+    client = in_process(keys=tmp_path / "keys")
+    for content, status in ((b"Eins.", 200), (b"Eins zwei.", 400)):
+        files = {"file": ("a.txt", content)}
+        answer = client.post("/translate_file", files=files, data={"source": "de", "target": "en"}, headers=headers)
+        assert answer.status_code == status, answer.text
+
+
+def test_lines_have_a_largest_number(in_process):
+    client = in_process(Limits(lines=3))
+    for lines, status in (("Eins.\n\n", 200), ("\n\nEins\n\n", 400)):
+        assert client.post("/translate", json={**FIELDS, "q": lines}).status_code == status
+        for name in ("a.txt", "a.srt"):
+            files = {"file": (name, lines.encode())}
+            answer = client.post("/translate_file", files=files, data={"source": "de", "target": "en"})
+            assert answer.status_code == status
+
+
+def test_a_busy_server_is_well(in_process):
+    client = in_process(Limits(requests=1))
+    client.app._under_way = 5
+    assert client.get("/languages").status_code == 503
+    assert client.get("/health").status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -108,6 +160,7 @@ def test_a_foreign_host_gets_nothing(served):
         lambda: Batching(lines=0),
         lambda: ServeSettings(models=()),
         lambda: ServeSettings(key_required=True),
+        lambda: ServeSettings(grace_s=-1.0),
     ],
 )
 def test_settings_that_cannot_be(make):

@@ -204,6 +204,78 @@ def test_errors_are_said_kindly(opened):
     expect(page.locator("#error")).to_be_hidden()
 
 
+def test_a_server_that_stays_busy_is_not_asked_for_ever(opened):
+    page = opened()
+    choose(page)
+    page.clock.install()
+    asked = []
+    busy = {"status": 503, "headers": {"Retry-After": "1"}, "json": {"error": "busy"}}
+    page.route("**/v1/translate", lambda route: (asked.append(1), route.fulfill(**busy)))
+    page.fill("#text", "Eins")
+    page.clock.run_for(1000)
+    for seconds in (1, 2, 4):
+        expect(page.locator("#error")).to_have_text(f"The server is busy. Trying again in {seconds} s …")
+        page.clock.run_for(1000 * seconds)
+    expect(page.locator("#error")).to_have_text("The server is busy. Please try again later.")
+    page.clock.run_for(100_000)
+    assert len(asked) == 4
+
+
+def test_an_error_about_an_older_text_is_not_shown(opened):
+    page = opened()
+    choose(page)
+    held = []
+    page.route("**/v1/translate", lambda route: held.append(route), times=2)
+    page.evaluate("""() => {
+        const json = Response.prototype.json;  // the body of an error comes late, when the text is another already
+        Response.prototype.json = async function () {
+            if (!this.ok) await new Promise((done) => (window.bodyArrives = done));
+            return json.call(this);
+        };
+    }""")
+    page.fill("#text", "Eins")
+    while not held:
+        page.wait_for_timeout(10)
+    held[0].fulfill(status=400, json={"error": "of the older text"})
+    page.wait_for_function("() => window.bodyArrives !== undefined")
+    page.fill("#text", "Zwei drei.")
+    page.evaluate("window.bodyArrives()")
+    while len(held) < 2:
+        page.wait_for_timeout(10)
+    expect(page.locator("#error")).to_be_hidden()  # also before the answer to the newer text, which takes it away
+    held[1].continue_()
+    translation(page)
+
+
+def test_too_long_a_text_takes_the_old_translation_away(opened):
+    page = opened()
+    choose(page)
+    page.fill("#text", "Eins zwei.")
+    translation(page)
+    page.fill("#text", "x" * 10_001)
+    expect(page.locator("#error")).to_contain_text("shorten it")
+    expect(page.locator("#output")).to_be_empty()
+    expect(page.locator("#routing")).to_be_hidden()
+
+
+def test_a_page_that_could_not_load_the_languages_tries_again(opened):
+    page = opened("/docs")
+    page.route("**/languages", lambda route: route.fulfill(status=503, json={"error": "busy"}), times=1)
+    page.goto("/")
+    expect(page.locator("#error")).to_contain_text("Trying again")
+    choose(page)
+    expect(page.locator("#error")).to_be_hidden()
+    page.fill("#text", "Eins.")
+    translation(page)
+
+
+def test_documentation_that_cannot_be_loaded_says_so(opened):
+    page = opened()
+    page.route("**/spec", lambda route: route.fulfill(status=503, json={"error": "busy"}))
+    page.goto("/docs")
+    expect(page.get_by_role("alert")).to_contain_text("could not be loaded")
+
+
 def test_a_key_can_be_given(opened, start_server, folders, tmp_path):
     from capsnmt.server.keys import new_key
 
@@ -249,6 +321,7 @@ def test_every_control_has_a_name(opened):
     expect(page.get_by_role("slider", name="Iteration")).to_be_visible()
     expect(page.get_by_role("textbox", name="Text", exact=True)).to_be_visible()
     assert page.locator("#output").get_attribute("aria-live") == "polite"
+    expect(page.get_by_role("region", name="Translation").and_(page.locator("#output"))).to_be_visible()
     assert page.locator("#error").get_attribute("role") == "alert"
 
 
@@ -279,3 +352,4 @@ def test_the_documentation_shows_every_endpoint(opened, site):
     paths = site.client.get("/spec").json()["paths"]
     expect(page.locator("section h2")).to_have_count(len(paths))
     expect(page.locator("main")).to_contain_text("POST /translate")
+    assert set(page.locator("pre").evaluate_all("shown => shown.map((each) => each.tabIndex)")) == {0}

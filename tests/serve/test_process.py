@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -42,6 +43,48 @@ def test_sigterm_lets_what_is_under_way_end(start_server, folders):
     assert served.stop() == 0
     thread.join(60)
     assert outcomes == [200]
+
+
+def test_sigterm_lets_a_stream_end(start_server, folders):
+    served = start_server("--grace", 60, models=[folders["de-en"]])
+    with served.client.stream("POST", "/v1/translate", json={**SLOW, "stream": True}) as response:
+        text = ""
+        for part in response.iter_text():
+            if not text:
+                served.process.send_signal(signal.SIGTERM)
+            text += part
+    assert text.count("event: sentence") == 150
+    assert "event: done" in text
+    assert served.process.wait(60) == 0
+
+
+def test_what_does_not_end_after_sigterm_is_told_to_come_again(start_server, folders):
+    served = start_server("--grace", 0, models=[folders["de-en"]])
+    answers: list[httpx.Response] = []
+    post = [f"{served.url}/translate", SLOW], [f"{served.url}/v1/translate", {**SLOW, "stream": True}]
+    threads = [
+        threading.Thread(target=lambda url, body: answers.append(httpx.post(url, json=body, timeout=60)), args=each)
+        for each in post
+    ]
+    for thread in threads:
+        thread.start()
+    with socket.create_connection(("127.0.0.1", served.port), timeout=60) as slow:
+        slow.sendall(b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n")
+        slow.sendall(b"Content-Type: application/json\r\n\r\n{")
+        wait_for(lambda: "in_flight 4.0" in served.client.get("/metrics").text)
+        assert served.stop() == 0
+        last = slow.recv(10_000).lower()
+    for thread in threads:
+        thread.join(60)
+    assert last.startswith(b"http/1.1 503")
+    assert b"retry-after: 1" in last
+    assert len(answers) == 2
+    for answer in answers:
+        if answer.headers["Content-Type"].startswith("text/event-stream"):
+            assert '"status":503,"retry_after":1' in answer.text
+        else:
+            assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+    assert "Traceback" not in served.log
 
 
 def test_kill_and_restart(start_server, folders):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import numpy as np
 import pytest
+
+from capsnmt.server.errors import TooLate
+from capsnmt.server.settings import Limits
+from capsnmt.server.translating import Way
 
 LINE = "Eins zwei drei."
 TEXT = "Eins zwei. Drei vier!\n\nFünf, sechs? Sieben acht 3.5 neun."
@@ -86,6 +91,34 @@ def test_streams_go_through_english_too(served):
     sentences = [data for name, data in events(served, q=TEXT, target="fr") if name == "sentence"]
     assert all("pivot" in each["notes"] for each in sentences if each["status"] != "empty")
     assert "".join(each["source"] + each["end"] for each in sentences) == TEXT
+
+
+def test_a_full_queue_refuses_a_stream_before_it_begins(in_process):
+    client = in_process(Limits(waiting_characters=3))
+    answer = client.post("/v1/translate", json={"q": TEXT, "source": "de", "target": "en", "stream": True})
+    assert answer.status_code == 503
+    assert int(answer.headers["Retry-After"]) >= 1
+    assert list(answer.json()) == ["error"]
+
+
+def test_an_error_in_a_stream_says_when_to_come_back(in_process, monkeypatch):
+    original = Way.each
+
+    async def one_and_no_more(way, lines):
+        async with contextlib.aclosing(original(way, lines)) as answers:
+            yield await answers.__anext__()
+        raise TooLate(7)
+
+    monkeypatch.setattr(Way, "each", one_and_no_more)
+    client = in_process()
+    answer = client.post("/v1/translate", json={"q": TEXT, "source": "de", "target": "en", "stream": True})
+    *before, last = answer.text.replace("\r\n", "\n").strip().split("\n\n")
+    assert [block.split("\n")[0] for block in before] == ["event: start", "event: sentence"]
+    name, data = last.split("\n")
+    assert name == "event: error"
+    fields = json.loads(data.removeprefix("data: "))
+    assert (fields["status"], fields["retry_after"]) == (503, 7)
+    assert fields["error"].startswith("The deadline has passed")
 
 
 def test_auto(served):

@@ -187,11 +187,13 @@ def serve(
     key_url: Annotated[str | None, typer.Option(help="Where users get a key; shown to those without one.")] = None,
     char_limit: Annotated[int, typer.Option(min=1, help="Characters of a request.")] = 10_000,
     batch_limit: Annotated[int, typer.Option(min=1, help="Texts of a request.")] = 100,
+    line_limit: Annotated[int, typer.Option(min=1, help="Lines of a request or a file.")] = 20_000,
     alternatives_limit: Annotated[int, typer.Option(min=0, help="Alternatives of a text.")] = 5,
     file_limit: Annotated[int, typer.Option(min=1, help="Bytes of a file.")] = 512 << 10,
     requests_per_minute: Annotated[int, typer.Option(min=0, help="Of a client without a key; 0: no limit.")] = 0,
     deadline: Annotated[float, typer.Option(min=0.1, help="Seconds after which a request is given up.")] = 30.0,
     body_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for headers, and again for a body.")] = 20.0,
+    grace: Annotated[float, typer.Option(min=0.0, help="Seconds for what is under way when told to stop.")] = 8.0,
     batch_lines: Annotated[int, typer.Option(min=1, help="Lines translated together; 1: no batching.")] = 32,
     batch_wait: Annotated[float, typer.Option(min=0.0, help="Milliseconds to wait for company.")] = 3.0,
     threads: Annotated[int | None, typer.Option(min=1, help="Of the model; default: one per core.")] = None,
@@ -210,6 +212,7 @@ def serve(
         limits={
             "characters": char_limit,
             "items": batch_limit,
+            "lines": line_limit,
             "alternatives": alternatives_limit,
             "file_bytes": file_limit,
             "body_bytes": max(1 << 20, 2 * file_limit),
@@ -227,5 +230,6 @@ def serve(
         metrics_token=metrics_token,
         public_url=public_url,
         threads=threads,
+        grace_s=grace,
         access_log=access_log,
     )

@@ -114,7 +114,17 @@ class LineBatch:
 
     def decode(self, segments: Sequence[Segment]) -> None:
         """Fills in the readings of all segments. Those whose spans the model has lost are taken around them."""
-        self._search_all(innermost(segments))
+        self.search(innermost(segments))
+        lost = self.read(segments)
+        self.search(innermost(lost))
+        self.read(lost)
+
+    def read(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Fills in the readings of segments that were searched.
+
+        Returns those whose spans the model has lost. They are taken around them now: search their `innermost`, and
+        read them once more.
+        """
         lost: list[Segment] = []
         for segment in segments:
             segment.readings = self._read(segment)
@@ -124,12 +134,10 @@ class LineBatch:
             spare = segment.spare * len(segment.chunks)
             self._take_around(segment)
             share_spare(innermost([segment]), spare)
-        self._search_all(innermost(lost))
-        for segment in lost:
             segment.notes.add("spans_placed_around")
-            segment.readings = self._read(segment)
+        return lost
 
-    def _search_all(self, segments: Sequence[Segment]) -> None:
+    def search(self, segments: Sequence[Segment]) -> None:
         """Fills in the outputs of segments; a loop that the source does not have is repaired."""
         for segment in segments:
             segment.outputs = [[] for _ in segment.chunks]

@@ -94,10 +94,11 @@ def cut(ids: Sequence[int], limit: int, starts_word: Callable[[int], bool]) -> l
 
     A cut looks back over the second half of a piece for the start of a word.
     """
-    body, pieces = list(ids[:-1]), []
+    body, pieces, start = ids[:-1], [], 0
     room = max(1, limit - 1)
-    while len(body) > room:
-        at = next((place for place in range(room, room // 2, -1) if starts_word(body[place])), room)
-        pieces.append([*body[:at], EOS])
-        body = body[at:]
-    return [*pieces, [*body, EOS]]
+    while len(body) - start > room:
+        places = range(start + room, start + room // 2, -1)
+        at = next((place for place in places if starts_word(body[place])), start + room)
+        pieces.append([*body[start:at], EOS])
+        start = at
+    return [*pieces, [*body[start:], EOS]]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -20,6 +19,7 @@ from capsnmt import __version__
 from capsnmt.server import spec
 from capsnmt.server.errors import ClientGoneError, Refused, error_response
 from capsnmt.server.files import Files
+from capsnmt.server.languages import public_code
 from capsnmt.server.libretranslate import LibreTranslate
 from capsnmt.server.middleware import CLIENT_GONE, Guard
 from capsnmt.server.state import Server
@@ -30,14 +30,12 @@ PAGE = Path(__file__).parent / "page"
 Endpoint = Callable[..., Awaitable[Response]]
 
 
-@dataclass(frozen=True)
-class Route:
-    """One endpoint and what /spec says of it."""
+class Route(NamedTuple):
+    """One endpoint; spec.py describes it."""
 
     path: str
     method: str
     endpoint: Endpoint
-    described: dict[str, Any] | None = None
 
 
 def build_app(server: Server) -> ASGIApp:
@@ -56,60 +54,46 @@ def build_app(server: Server) -> ASGIApp:
     app.add_exception_handler(Exception, _on_crash)
     routes = _routes(server)
     for route in routes:
-        app.add_api_route(route.path, route.endpoint, methods=[route.method], include_in_schema=False)
-    app.mount("/page", StaticFiles(directory=PAGE))
+        methods = ["GET", "HEAD"] if route.method == "GET" else [route.method]
+        app.add_api_route(route.path, route.endpoint, methods=methods, include_in_schema=False)
+    app.mount("/page", _PageFiles(directory=PAGE))
     endpoints = [route.path.split("/{")[0] for route in routes] + ["/page"]
     return Guard(app, settings=server.settings, metrics=server.metrics, endpoints=endpoints)
 
 
 def _routes(server: Server) -> list[Route]:
     libre, files, own = LibreTranslate(server), Files(server), V1(server)
-    anything = (spec.JSON, spec.FORM, spec.MULTIPART)
-    described = spec.operation
-    routes = [
-        Route(
-            "/translate",
-            "POST",
-            libre.translate,
-            described("Translate text", spec.TRANSLATE, anything, spec.TRANSLATED),
-        ),
-        Route(
-            "/detect",
-            "POST",
-            libre.detect,
-            described("Detect a language", spec.DETECT, anything, {"type": "array", "items": spec.DETECTED}),
-        ),
-        Route("/languages", "GET", libre.languages, described("Languages", None, (), spec.LANGUAGES)),
-        Route("/frontend/settings", "GET", libre.settings, described("Settings of the page", None, (), spec.OBJECT)),
-        Route("/health", "GET", libre.health, described("Is the server well", None, (), spec.OBJECT)),
+
+    async def get_spec(request: Request) -> Response:
+        codes = [public_code(code) for code in server.models.codes]  # a reload changes them
+        return JSONResponse(spec.openapi(codes, __version__))
+
+    return [
+        Route("/translate", "POST", libre.translate),
+        Route("/detect", "POST", libre.detect),
+        Route("/languages", "GET", libre.languages),
+        Route("/frontend/settings", "GET", libre.settings),
+        Route("/health", "GET", libre.health),
         Route("/suggest", "POST", libre.suggest),
-        Route(
-            "/translate_file",
-            "POST",
-            files.translate,
-            described("Translate a file", spec.FILE, (spec.MULTIPART,), spec.OBJECT),
-        ),
+        Route("/translate_file", "POST", files.translate),
         Route("/download_file/{name}", "GET", files.download),
-        Route(
-            "/v1/translate",
-            "POST",
-            own.translate,
-            described(
-                "Translate with n-best lists, scores, statuses, routing", spec.v1_schema(), (spec.JSON,), spec.OBJECT
-            ),
-        ),
-        Route("/v1/models", "GET", own.models, described("The models", None, (), {"type": "array"})),
+        Route("/v1/translate", "POST", own.translate),
+        Route("/v1/models", "GET", own.models),
         Route("/metrics", "GET", _metrics(server)),
         Route("/", "GET", _file("index.html")),
         Route("/docs", "GET", _file("docs.html")),
+        Route("/spec", "GET", get_spec),
     ]
-    paths = {route.path: {route.method.lower(): route.described} for route in routes if route.described}
-    document = spec.openapi(paths, __version__)
 
-    async def get_spec(request: Request) -> Response:
-        return JSONResponse(document)
 
-    return [*routes, Route("/spec", "GET", get_spec)]
+class _PageFiles(StaticFiles):
+    """What the page consists of. A new release changes it, so a browser asks whether its own is still the same."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        """A file."""
+        response = super().file_response(*args, **kwargs)
+        response.headers["Cache-Control"] = "no-cache"
+        return response
 
 
 def _file(name: str) -> Endpoint:

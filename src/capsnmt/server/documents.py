@@ -6,6 +6,7 @@ import codecs
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from capsnmt.server.errors import Refused
 from capsnmt.server.html import Markup
@@ -80,6 +81,8 @@ def _subtitles(text: str, max_depth: int) -> Parts:
 
 def _cue(lines: list[tuple[str, str]], max_depth: int) -> Parts:
     """The lines of a cue are read as one text and come back in as many lines."""
+    if not any(character.isalnum() for line, _ in lines for character in line):
+        return ["".join(line + end for line, end in lines)]  # nothing to translate
     ends = [end for _, end in lines]
     text = " ".join(line.strip() for line, _ in lines)
     position = _POSITION.match(text)
@@ -94,12 +97,19 @@ def _cue(lines: list[tuple[str, str]], max_depth: int) -> Parts:
 
 def wrap_evenly(text: str, rows: int) -> list[str]:
     """A text in at most so many rows of about the same length, broken at spaces; at least one row."""
-    words = text.split(" ")
+    starts = [0, *accumulate(len(word) + 1 for word in text.split(" "))]  # of each word, and of one after the last
+    words = len(starts) - 1
+
+    def length(first: int, stop: int) -> int:
+        return starts[stop] - 1 - starts[first]
+
     found: list[str] = []
-    while words and len(found) < rows - 1:
-        left = len(" ".join(words)) / (rows - len(found))
-        row = [words.pop(0)]
-        while words and len(" ".join([*row, words[0]])) - left < left - len(" ".join(row)):
-            row.append(words.pop(0))
-        found.append(" ".join(row))
-    return [*found, " ".join(words)] if words or not found else found
+    first = 0
+    while first < words and len(found) < rows - 1:
+        share = length(first, words) / (rows - len(found))
+        stop = first + 1
+        while stop < words and length(first, stop + 1) - share < share - length(first, stop):
+            stop += 1
+        found.append(text[starts[first] : starts[stop] - 1])
+        first = stop
+    return [*found, text[starts[first] :]] if first < words or not found else found

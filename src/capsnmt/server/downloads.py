@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
-from collections import OrderedDict
 from dataclasses import dataclass
 
 from capsnmt.server.errors import Refused
@@ -20,30 +20,28 @@ class Download:
 
 
 class Downloads:
-    """The oldest leave when their time is over; what does not fit under the quota is refused."""
+    """A file leaves when its time is over; what does not fit under the quota is refused."""
 
     def __init__(self, *, max_bytes: int, lifetime_s: float) -> None:
         self._max_bytes = max_bytes
         self._lifetime_s = lifetime_s
-        self._files: OrderedDict[str, Download] = OrderedDict()
+        self._files: dict[str, Download] = {}  # the oldest first
 
-    def put(self, content: bytes, suffix: str, media_type: str) -> str:
-        """Keeps a file and returns its name. Raises Refused."""
-        self._expire()
+    def check_room(self, size: int) -> None:
+        """Whether a file of so many bytes would be kept now. Raises Refused."""
         kept = sum(len(file.content) for file in self._files.values())
-        if kept + len(content) > self._max_bytes:
+        if kept + size > self._max_bytes:
             wait_s = min((file.expires for file in self._files.values()), default=0.0) - time.monotonic()
             raise Refused(503, "Too many translated files are waiting to be fetched", retry_after_s=max(1.0, wait_s))
+
+    def put(self, content: bytes, suffix: str, media_type: str) -> str:
+        """Keeps a file and returns its name; needs a running event loop. Raises Refused."""
+        self.check_room(len(content))
         name = secrets.token_urlsafe(24) + suffix
         self._files[name] = Download(content, media_type, time.monotonic() + self._lifetime_s)
+        asyncio.get_running_loop().call_later(self._lifetime_s, self._files.pop, name, None)
         return name
 
     def get(self, name: str) -> Download | None:
         """A file, if it is still there."""
-        self._expire()
         return self._files.get(name)
-
-    def _expire(self) -> None:
-        now = time.monotonic()
-        for name in [name for name, file in self._files.items() if file.expires <= now]:
-            del self._files[name]

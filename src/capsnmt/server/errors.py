@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
@@ -42,6 +43,16 @@ def error_response(error: HTTPException) -> JSONResponse:
     return JSONResponse({"error": error.detail}, status_code=error.status_code, headers=headers)
 
 
+def error_event(error: HTTPException) -> dict[str, Any]:
+    """The same in a stream that has begun, where status and headers have gone out already."""
+    wait = (error.headers or {}).get("Retry-After")
+    return {
+        "error": error.detail,
+        "status": error.status_code,
+        "retry_after": None if wait is None else int(wait),
+    }
+
+
 def missing(name: str) -> Refused:
     """A parameter that LibreTranslate requires."""
     return Refused(400, f"Invalid request: missing {name} parameter")
@@ -50,6 +61,11 @@ def missing(name: str) -> Refused:
 def too_large(size: int, limit: int) -> Refused:
     """LibreTranslate's text for too many characters or items."""
     return Refused(400, f"Invalid request: request ({size}) exceeds text limit ({limit})")
+
+
+def too_many_lines(lines: int, limit: int) -> Refused:
+    """Lines cost something even where nothing stands in them."""
+    return Refused(400, f"Invalid request: request ({lines} lines) exceeds line limit ({limit})")
 
 
 def brief(value: str, characters: int = 40) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import PurePath
 from urllib.parse import quote
 
@@ -14,7 +15,7 @@ from capsnmt.server.errors import Refused, missing
 from capsnmt.server.fields import read_fields
 from capsnmt.server.state import AUTO, Server
 from capsnmt.server.translating import Way
-from capsnmt.server.waiting import while_connected
+from capsnmt.server.waiting import off_the_loop, while_connected
 
 
 class Files:
@@ -25,8 +26,9 @@ class Files:
 
     async def translate(self, request: Request) -> Response:
         """POST /translate_file."""
+        deadline = time.monotonic() + self.server.limits.file_deadline_s
         fields = await read_fields(request)
-        self.server.admit(request, fields)
+        key = self.server.admit(request, fields)
         source, target = fields.string("source"), fields.string("target")
         if fields.file is None:
             raise missing("file")
@@ -40,10 +42,13 @@ class Files:
             raise Refused(400, f"Invalid request: file format not supported; supported are {', '.join(MEDIA_TYPES)}")
         source = AUTO if source.lower() == AUTO else self.server.known(source)
         target = self.server.known(target)
-        text, encoding = decode_file(await self._content(fields.file))
+        content = await self._content(fields.file)
+        self.server.downloads.check_room(len(content))  # its translation will be about as large
+        text, encoding = decode_file(content)
+        self.server.check_file_size(text, key)
         if source == AUTO:
-            source = self.server.detect(text).language
-        way = self.server.way(self.server.path(source, target), deadline_s=self.server.limits.file_deadline_s)
+            source = self.server.detect(text, target).language
+        way = self.server.way(self.server.path(source, target), deadline)
         translated = await while_connected(request, self._translated(way, suffix, text))
         name = self.server.downloads.put(translated.encode(encoding, "replace"), suffix, MEDIA_TYPES[suffix])
         base = (self.server.settings.public_url or str(request.base_url)).rstrip("/")
@@ -62,9 +67,12 @@ class Files:
         if suffix == ".txt":
             (lines,) = await way.texts([text])
             return "".join(answer.translation.text + end for answer, end in lines)
-        parts = read_parts(suffix, text, max_depth=self.server.limits.html_depth)
-        markups = [part.markup for part in parts if isinstance(part, Passage)]
-        return join_parts(parts, await way.markups(markups))
+        if suffix == ".srt":
+            way.check_lines([text])
+        max_depth = self.server.limits.html_depth
+        parts = await off_the_loop(len(text), lambda: read_parts(suffix, text, max_depth=max_depth))
+        translations = await way.markups([part.markup for part in parts if isinstance(part, Passage)])
+        return await off_the_loop(len(text), lambda: join_parts(parts, translations))
 
     async def download(self, request: Request, name: str) -> Response:
         """GET /download_file/NAME: an attachment, so that no browser shows a stranger's HTML as a page of ours."""

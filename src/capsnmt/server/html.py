@@ -33,7 +33,8 @@ _VALUE = re.compile(r"\s*=\s*(?:(?P<quote>[\"'])|[^\s>]*)")
 _NOT_TRANSLATED = re.compile(
     r"\stranslate\s*=\s*[\"']?no\b|\sclass\s*=\s*(?:\"[^\"]*\bnotranslate\b|'[^']*\bnotranslate\b)", re.I
 )
-_SPACES = re.compile(r"[ \t\n\r\f]+")
+_SPACE = " \t\n\r\f"  # HTML's own: a no-break space is text
+_SPACES = re.compile(f"[{_SPACE}]+")
 _SYMBOL = re.compile("⦅([0-9]{1,9})⦆")
 _MOST_TAGS = 1000  # of one run of text: numbers of symbols have nine digits
 
@@ -132,10 +133,12 @@ class Markup:
 
     def __post_init__(self) -> None:
         # Symbols that the source does not have itself. The translator brings them back as it brings back any span.
-        taken = set(re.findall("⦅([0-9]{6})", self.source))
+        roles = list(_roles(self.source, self.max_depth))
+        text = "".join(self._decoded(raw) for raw, role in roles if role == "text")
+        taken = set(re.findall("⦅([0-9]{6})", text))
         self._first = 1000 * next(number for number in range(900_000, 100_000, -1) if str(number) not in taken)
         gathered: list[tuple[str, bool]] = []  # raw, is it a tag
-        for raw, role in _roles(self.source, self.max_depth):
+        for raw, role in roles:
             if role == "boundary":
                 self._close(gathered)
                 gathered = []
@@ -204,9 +207,9 @@ class Markup:
                 tags.append(raw)
         lead, trail = ("".join(raw for raw, _ in edge) for edge in (gathered[:start], gathered[end:]))
         first, last = core[0][0], core[-1][0]  # texts, for tags at the edges are left out
-        lead += first[: len(first) - len(first.lstrip())]
-        trail = last[len(last.rstrip()) :] + trail
-        self.parts.append(Run(lead, "".join(texts).strip(), tags, trail, self._first))
+        lead += first[: len(first) - len(first.lstrip(_SPACE))]
+        trail = last[len(last.rstrip(_SPACE)) :] + trail
+        self.parts.append(Run(lead, "".join(texts).strip(_SPACE), tags, trail, self._first))
 
     def _symbol(self, index: int) -> str:
         return f"⦅{self._first + index}⦆"

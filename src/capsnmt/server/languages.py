@@ -73,6 +73,11 @@ def detect(text: str, codes: Iterable[str]) -> list[Detected]:
     return sorted((each for each in found if each.confidence > 0), key=lambda each: -each.confidence)
 
 
+def load_detector() -> None:
+    """Loads what `detect` needs, which takes a second: better now than in somebody's request."""
+    _identifier()
+
+
 @cache
 def _identifier() -> Any:
     try:

@@ -21,7 +21,7 @@ from capsnmt.server.html import Markup
 from capsnmt.server.languages import NOTHING_FOUND, Detected, detect, name_of, public_code
 from capsnmt.server.models import Model
 from capsnmt.server.state import AUTO, Server
-from capsnmt.server.waiting import while_connected
+from capsnmt.server.waiting import off_the_loop, while_connected
 
 _FINAL = "!?.,;。"  # punctuation that a translation ends with exactly if its source does
 
@@ -46,11 +46,12 @@ class LibreTranslate:
 
     async def translate(self, request: Request) -> Response:
         """POST /translate."""
+        deadline = self.server.deadline()
         fields = await read_fields(request)
         key = self.server.admit(request, fields)
         asked = self._asked(fields)
         self.server.check_size(asked.texts, key)
-        return JSONResponse(await while_connected(request, self._translated(asked)))
+        return JSONResponse(await while_connected(request, self._translated(asked, deadline)))
 
     async def detect(self, request: Request) -> Response:
         """POST /detect."""
@@ -129,8 +130,8 @@ class LibreTranslate:
             raise Refused(400, f"Invalid request: alternatives parameter must be <= {most}")
         return number
 
-    async def _translated(self, asked: Asked) -> dict[str, Any]:
-        found = [self.server.detect(text) if asked.source == AUTO else None for text in asked.texts]
+    async def _translated(self, asked: Asked, deadline: float) -> dict[str, Any]:
+        found = [self.server.detect(text, asked.target) if asked.source == AUTO else None for text in asked.texts]
         sources = [asked.source if each is None else each.language for each in found]
         readings: list[list[str]] = [[text] for text in asked.texts]  # best first
         for source in dict.fromkeys(sources):
@@ -139,7 +140,7 @@ class LibreTranslate:
             if not any(any(map(str.isalnum, text)) for text in texts):
                 continue  # nothing to translate, so no way is needed
             models = self.server.path(source, asked.target)
-            for place, reading in zip(places, await self._read(asked, models, texts), strict=True):
+            for place, reading in zip(places, await self._read(asked, models, texts, deadline), strict=True):
                 readings[place] = reading
         answer: dict[str, Any] = {"translatedText": [reading[0] for reading in readings]}
         if asked.source == AUTO:
@@ -148,13 +149,16 @@ class LibreTranslate:
             answer["alternatives"] = [reading[1 : asked.alternatives + 1] for reading in readings]
         return answer if asked.is_batch else {name: values[0] for name, values in answer.items()}
 
-    async def _read(self, asked: Asked, models: list[Model], texts: Sequence[str]) -> list[list[str]]:
+    async def _read(self, asked: Asked, models: list[Model], texts: Sequence[str], deadline: float) -> list[list[str]]:
         if not models:
             return [[text] for text in texts]
         if asked.is_html:
-            markups = [Markup(text, max_depth=self.server.limits.html_depth) for text in texts]
-            return [[text] for text in await self.server.way(models).markups(markups)]
-        found = await self.server.way(models, num_best=asked.alternatives + 1).texts(texts)
+            max_depth = self.server.limits.html_depth
+            markups = await off_the_loop(
+                sum(map(len, texts)), lambda: [Markup(text, max_depth=max_depth) for text in texts]
+            )
+            return [[text] for text in await self.server.way(models, deadline).markups(markups)]
+        found = await self.server.way(models, deadline, num_best=asked.alternatives + 1).texts(texts)
         return [_readings(lines) for lines in found]
 
 

@@ -37,6 +37,7 @@ SAFE = {
 CLIENT_GONE = 499  # in logs and metrics only
 _SMALL_BYTES = 64 << 10  # of a body that is read although nobody asked for it
 _SMALL_S = 0.5
+_HEALTH = "/health"  # a busy server is well
 _METHODS = frozenset(["GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE"])
 
 
@@ -77,6 +78,9 @@ class Guard:
         self._metrics.in_flight.set(self._under_way)
         try:
             await self._answer(scope, receive, send_with_headers)
+        except asyncio.CancelledError:  # the server ends, and the time for that is over
+            if status == CLIENT_GONE and not gone:
+                await error_response(Overloaded(1.0))(scope, receive, send_with_headers)
         except Exception as error:
             logs.log_crash(error)
             if status == CLIENT_GONE and not gone:
@@ -99,7 +103,7 @@ class Guard:
         try:
             if not host_allowed(Headers(scope=scope).get("host"), self._settings):
                 raise Refused(400, "Invalid Host header: the operator can allow a name with --allowed-host")
-            if self._under_way > limits.requests:
+            if self._under_way > limits.requests and scope["path"] != _HEALTH:
                 self._metrics.refused.labels("requests").inc()
                 raise Overloaded(1.0)
             if scope["method"] == "OPTIONS":
@@ -113,7 +117,7 @@ class Guard:
 
     def _note(self, scope: Scope, status: int, elapsed_s: float) -> None:
         path = scope["path"]
-        first = "/" + path.split("/")[1]
+        first = "/" + path.removeprefix("/").split("/")[0]  # "OPTIONS *" has no slash
         endpoint = path if path in self._endpoints else first if first in self._endpoints else "other"
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self._metrics.requests.labels(method, endpoint, str(status)).observe(elapsed_s)

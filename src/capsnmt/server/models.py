@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from capsnmt.decoding.line_batch import LineBatch
+from capsnmt.decoding.translation import TranslateOptions
 from capsnmt.decoding.translator import LineTranslator
 from capsnmt.errors import CapsNMTError
 from capsnmt.runtime.engine import OnnxEngine
 from capsnmt.runtime.manifest import ENCODE_ROUTING, load_runtime_text
-from capsnmt.server.languages import inner_code, name_of, public_code
+from capsnmt.server.languages import inner_code, load_detector, name_of, public_code
 from capsnmt.text.pipeline import TextPipeline
 from capsnmt.zoo import model_folder
 
@@ -35,6 +37,19 @@ class Model:
     def routes(self) -> bool:
         """Whether it can say which capsule took which word."""
         return ENCODE_ROUTING in self.engine.manifest.graphs
+
+    def line_batch(self, options: TranslateOptions) -> LineBatch:
+        """The steps of its translator, for those who take them one by one."""
+        translator = self.translator
+        return LineBatch(
+            engine=translator.engine,
+            text=translator.text,
+            language=translator.language,
+            batch_tokens=translator.batch_tokens,
+            options=options,
+            settings=translator.decoding,
+            first_line=0,
+        )
 
 
 class ModelSet:
@@ -81,7 +96,8 @@ class ModelSet:
 
 
 def load_models(folders: Sequence[str | Path | None], *, threads: int | None = None) -> ModelSet:
-    """Loads exported model folders; each must have its `runtime/`."""
+    """Loads exported model folders, each of which must have its `runtime/`, and what detects languages."""
+    load_detector()
     return ModelSet([_load(model_folder(folder), threads) for folder in folders])
 
 

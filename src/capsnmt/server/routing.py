@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from capsnmt.decoding.line_batch import LineBatch
 from capsnmt.decoding.segments import Segment, innermost
 from capsnmt.decoding.translation import TranslateOptions
 from capsnmt.server.models import Model
@@ -19,17 +18,7 @@ def routing_of(model: Model, line: str) -> list[dict[str, Any]]:
     `shares` is (iterations, words, capsules). A word's share is the mean of its subwords'; over the capsules the
     shares of a word sum to 1.
     """
-    translator = model.translator
-    batch = LineBatch(
-        engine=translator.engine,
-        text=translator.text,
-        language=translator.language,
-        batch_tokens=translator.batch_tokens,
-        options=TranslateOptions(),
-        settings=translator.decoding,
-        first_line=0,
-    )
-    parts = batch.plan(0, line, "")
+    parts = model.line_batch(TranslateOptions()).plan(0, line, "")
     segments = innermost([part for part in parts if isinstance(part, Segment)])
     return [_chunk(model, segment, chunk) for segment in segments for chunk in segment.chunks]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import signal
 import socket
 import sys
@@ -12,7 +13,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from sse_starlette.sse import AppStatus
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from capsnmt.errors import CapsNMTError
 from capsnmt.server import logs
@@ -22,7 +24,7 @@ from capsnmt.server.state import Server
 
 log = logging.getLogger(__name__)
 
-_GRACE_S = 10  # for what is under way when the server is told to stop
+_LAST_ANSWERS_S = 2  # after the grace: for telling those who still wait
 _IDLE_S = 15  # a connection without a request
 _HEADERS_BYTES = 128 << 10  # some clients send the text in the query string
 
@@ -32,6 +34,7 @@ def serve(settings: ServeSettings) -> None:
     logs.set_up(access_log=settings.access_log)
     listener = _listen(settings.host, settings.port)  # before the models: a port in use is an error at once
     server = Server(settings)
+    AppStatus.enable_automatic_graceful_drain = False  # it would cut streams as soon as the server is told to stop
     config = uvicorn.Config(
         build_app(server),
         http=_protocol(settings.limits.body_s),
@@ -41,18 +44,29 @@ def serve(settings: ServeSettings) -> None:
         server_header=False,
         proxy_headers=settings.public_url is not None,
         timeout_keep_alive=_IDLE_S,
-        timeout_graceful_shutdown=_GRACE_S,
+        timeout_graceful_shutdown=math.ceil(settings.grace_s) + _LAST_ANSWERS_S,
         h11_max_incomplete_event_size=_HEADERS_BYTES,
     )
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     sys.stderr.write(f"CapsNMT listens on http://{shown}:{port}\n")
     sys.stderr.flush()
-    asyncio.run(_run(Runner(config), server, listener))
+    asyncio.run(_run(Runner(config, server), server, listener))
 
 
 class Runner(uvicorn.Server):
     """uvicorn's, but SIGTERM ends it as done: it would raise the signal again when all is over, and die of it."""
+
+    def __init__(self, config: uvicorn.Config, server: Server) -> None:
+        super().__init__(config)
+        self._server = server
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """What is under way may end; what does not end in time is told to come again."""
+        grace_s = self._server.settings.grace_s
+        end = asyncio.get_running_loop().call_later(grace_s, self._server.batcher.give_up)
+        await super().shutdown(sockets)
+        end.cancel()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -94,10 +108,21 @@ def _protocol(headers_s: float) -> type[H11Protocol]:
     class Protocol(H11Protocol):
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self.loop.call_later(headers_s, self._close_if_silent)
+            self._expect_request()
 
-        def _close_if_silent(self) -> None:
-            if self.cycle is None and not self.transport.is_closing():
+        def data_received(self, data: bytes) -> None:
+            # On a connection that was kept, uvicorn stops its own timer at the first byte of the next request.
+            is_next = self.cycle is not None and self.cycle.response_complete
+            if is_next and self._cycle_before is not self.cycle:
+                self._expect_request()
+            super().data_received(data)
+
+        def _expect_request(self) -> None:
+            self._cycle_before = self.cycle
+            self.loop.call_later(headers_s, self._close_if_silent, self.cycle)
+
+        def _close_if_silent(self, before: RequestResponseCycle | None) -> None:
+            if self.cycle is before and not self.transport.is_closing():
                 self.transport.close()
 
     return Protocol

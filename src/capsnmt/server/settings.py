@@ -14,6 +14,7 @@ class Limits:
 
     characters: int = 10_000  # of all texts of a request together
     items: int = 100  # texts of a request
+    lines: int = 20_000  # of all texts of a request, or of a file
     alternatives: int = 5
     body_bytes: int = 1 << 20
     file_bytes: int = 512 << 10
@@ -64,10 +65,13 @@ class ServeSettings:
     metrics_token: str | None = None
     public_url: str | None = None  # what clients call this server, where a proxy stands before it
     threads: int | None = None  # of the model; None: one per core
+    grace_s: float = 8.0  # for what is under way when the server is told to stop
     access_log: bool = True
 
     def __post_init__(self) -> None:
         if not self.models:
             raise CapsNMTError("serve needs a model folder")
+        if self.grace_s < 0:
+            raise CapsNMTError(f"grace_s {self.grace_s} must be 0 or more")
         if self.key_required and self.keys is None:
             raise CapsNMTError("--require-key needs --keys FILE; make a key with --new-key NAME")

@@ -70,7 +70,7 @@ class Server:
         """Whether this client may ask now. A key that is not needed is ignored. Raises Refused."""
         key = self._key(request, fields)
         if key is not None:
-            self._take(f"key {key.sha256}", key.requests_per_minute)
+            self._take(f"key {key.sha256}", key.requests_per_minute or self.limits.requests_per_minute)
         else:
             self._take(request.client.host if request.client else "", self.limits.requests_per_minute)
         return key
@@ -109,10 +109,17 @@ class Server:
         if characters > most:
             raise too_large(characters, most)
 
-    def detect(self, text: str) -> Detected:
-        """The likeliest language of a text among those that are served."""
+    def check_file_size(self, text: str, key: Key | None) -> None:
+        """Characters of a file: a key's limit holds for files, too; the server's own has bytes for them."""
+        if key is not None and key.characters and len(text) > key.characters:
+            raise too_large(len(text), key.characters)
+
+    def detect(self, text: str, target: str) -> Detected:
+        """The likeliest language of a text among those that are served; of several the one that leads to `target`."""
         found = detect(text, self.models.codes)
-        return found[0] if found else NOTHING_FOUND
+        likeliest = [each for each in found if each.confidence == found[0].confidence]
+        of_use = (each for each in likeliest if self.models.path(each.language, target))
+        return next(of_use, likeliest[0] if likeliest else NOTHING_FOUND)
 
     def known(self, code: str) -> str:
         """A language that a client named, as we call it. Raises Refused."""
@@ -132,9 +139,10 @@ class Server:
             )
         return path
 
-    def way(
-        self, models: list[Model], *, num_best: int = 1, routing: bool = False, deadline_s: float | None = None
-    ) -> Way:
-        """How a request is translated from now on."""
-        deadline = time.monotonic() + (deadline_s or self.limits.deadline_s)
+    def deadline(self) -> float:
+        """Of a request that arrives now, as time.monotonic has it."""
+        return time.monotonic() + self.limits.deadline_s
+
+    def way(self, models: list[Model], deadline: float, *, num_best: int = 1, routing: bool = False) -> Way:
+        """How a request is translated."""
         return Way(self.batcher, models, deadline, num_best, routing)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -11,6 +11,7 @@ from capsnmt.server.batching import Answer, Ask, Batcher
 from capsnmt.server.documents import split_lines
 from capsnmt.server.html import Markup
 from capsnmt.server.models import Model
+from capsnmt.server.waiting import off_the_loop
 from capsnmt.text.sentences import split_sentences
 from capsnmt.text.spans import restore
 
@@ -38,7 +39,7 @@ class Way:
             answers = found if number == 0 else [joined(*pair) for pair in zip(answers, found, strict=True)]
         return answers
 
-    async def each(self, lines: Sequence[str]) -> AsyncIterator[Answer]:
+    async def each(self, lines: Sequence[str]) -> AsyncGenerator[Answer, None]:
         """Like `lines`, but each as soon as it and those before it are there."""
         if not self.models:
             for line in lines:
@@ -46,31 +47,44 @@ class Way:
             return
         first, *others = self.models
         ask = Ask(first, self.num_best if not others else 1, self.routing)
-        futures = self.batcher.submit(ask, lines)
+        job = self.batcher.submit(ask, lines)
         try:
-            for future in futures:
-                answer = await self.batcher.in_time(future, self.deadline)
+            for place in range(len(lines)):
+                answer = await self.batcher.in_time(job.one(place), self.deadline)
                 for model in others:
                     following = Ask(model, self.num_best)
                     found = await self.batcher.translate(following, [answer.translation.text], deadline=self.deadline)
                     answer = joined(answer, found[0])
                 yield answer
         finally:
-            for future in futures:
-                future.cancel()
+            self.batcher.cancel(job)
+
+    def check_lines(self, texts: Sequence[str]) -> None:
+        """Whether texts may have so many lines; counting them is far cheaper than splitting. Raises Refused."""
+        self.batcher.check_lines(sum(len(text.splitlines()) for text in texts))
+
+    def split(self, texts: Sequence[str]) -> list[list[tuple[str, str]]]:
+        """For each text its lines, and what ends each line. Raises Refused for too many."""
+        self.check_lines(texts)
+        return [split_lines(text) for text in texts]
 
     async def texts(self, texts: Sequence[str]) -> list[list[tuple[Answer, str]]]:
         """For each text its lines' answers, and what ends each line."""
-        split = [split_lines(text) for text in texts]
+        split = self.split(texts)
         answers = iter(await self.lines([line for lines in split for line, _ in lines]))
         return [[(next(answers), end) for _, end in lines] for lines in split]
 
     async def markups(self, markups: Sequence[Markup]) -> list[str]:
         """HTML: runs of text with their tags, and once more in pieces where a model has moved the tags."""
+        size = sum(len(markup.source) for markup in markups)
         firsts = await self._texts_of([markup.lines for markup in markups])
-        again = [markup.pieces(first) for markup, first in zip(markups, firsts, strict=True)]
+        again = await off_the_loop(
+            size, lambda: [markup.pieces(first) for markup, first in zip(markups, firsts, strict=True)]
+        )
         seconds = await self._texts_of(again) if any(again) else again
-        return [markup.finish(*found) for markup, *found in zip(markups, firsts, seconds, strict=True)]
+        return await off_the_loop(
+            size, lambda: [markup.finish(*found) for markup, *found in zip(markups, firsts, seconds, strict=True)]
+        )
 
     async def _texts_of(self, groups: Sequence[Sequence[str]]) -> list[list[str]]:
         plain = replace(self, num_best=1, routing=False)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import AsyncIterator, Sequence
-from typing import Annotated, Any
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sse_starlette import EventSourceResponse, JSONServerSentEvent
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from capsnmt.server.documents import split_lines
-from capsnmt.server.errors import Refused, error_response, missing
+from capsnmt.server.batching import Answer
+from capsnmt.server.errors import Refused, error_event, missing
 from capsnmt.server.fields import Fields, parse_json
 from capsnmt.server.languages import Detected, public_code
 from capsnmt.server.models import Model
 from capsnmt.server.state import AUTO, Server
 from capsnmt.server.translating import Way, answer_fields, sentences_of
-from capsnmt.server.waiting import while_connected
+from capsnmt.server.waiting import off_the_loop, while_connected
 
 
 class V1Request(BaseModel):
@@ -45,6 +45,7 @@ class V1:
     async def translate(self, request: Request) -> Response:
         """POST /v1/translate."""
         started = time.perf_counter()
+        deadline = self.server.deadline()
         values = parse_json(await request.body())
         key = self.server.admit(request, Fields(values, True))
         asked = _parsed(values)
@@ -53,10 +54,10 @@ class V1:
         if asked.n_best > self.server.limits.alternatives + 1:
             raise Refused(400, f"Invalid request: n_best must be <= {self.server.limits.alternatives + 1}")
         found, models = self._models(asked, texts)
-        way = self.server.way(models, num_best=asked.n_best, routing=asked.routing)
+        way = self.server.way(models, deadline, num_best=asked.n_best, routing=asked.routing)
         head = self._head(asked, found, models)
         if asked.stream:
-            return EventSourceResponse(self._events(way, texts, head, started), ping=15)
+            return await self._stream(request, way, texts, head, started)
         lines = await while_connected(request, way.texts(texts))
         translations = [
             {
@@ -88,7 +89,7 @@ class V1:
         found: Detected | None = None
         target = self.server.known(asked.target)
         if asked.source.lower() == AUTO:
-            found = self.server.detect("\n".join(texts))
+            found = self.server.detect("\n".join(texts), target)
             source = found.language if found.confidence > 0 else target  # without a letter nothing is translated
         else:
             source = self.server.known(asked.source)
@@ -102,25 +103,51 @@ class V1:
             head["detected"] = {"language": public_code(found.language), "confidence": found.confidence}
         return head
 
-    async def _events(
-        self, way: Way, texts: Sequence[str], head: dict[str, Any], started: float
-    ) -> AsyncIterator[JSONServerSentEvent]:
-        """`start`, one `sentence` after the other, `done`; `error` ends the stream."""
+    async def _stream(
+        self, request: Request, way: Way, texts: Sequence[str], head: dict[str, Any], started: float
+    ) -> Response:
+        """Server-sent events; what goes wrong before the first sentence is an answer with its own status."""
+        places = await off_the_loop(sum(map(len, texts)), lambda: _places(way, texts))
+        answers = way.each([place.sentence for place in places])
+        first = await while_connected(request, answers.__anext__())
+        return EventSourceResponse(_events(head, places, first, answers, started), ping=15)
+
+
+class _Place(NamedTuple):
+    """A sentence of a stream, and where it stands."""
+
+    item: int
+    line: int
+    sentence: str
+    end: str
+
+
+def _places(way: Way, texts: Sequence[str]) -> list[_Place]:
+    return [
+        _Place(item, number, sentence, end if last else "")
+        for item, lines in enumerate(way.split(texts))
+        for number, (line, end) in enumerate(lines)
+        for sentence, last in _marked_last(sentences_of(line, way.models[0]) if way.models else [line])
+    ]
+
+
+async def _events(
+    head: dict[str, Any],
+    places: Sequence[_Place],
+    first: Answer,
+    answers: AsyncGenerator[Answer, None],
+    started: float,
+) -> AsyncIterator[JSONServerSentEvent]:
+    """`start`, one `sentence` after the other, `done`; `error` ends the stream."""
+    async with aclosing(answers):
         yield JSONServerSentEvent(head, event="start")
-        places = [
-            (number, line_number, sentence, end if last else "")
-            for number, text in enumerate(texts)
-            for line_number, (line, end) in enumerate(split_lines(text))
-            for sentence, last in _marked_last(sentences_of(line, way.models[0]) if way.models else [line])
-        ]
         try:
-            answers = way.each([sentence for _, _, sentence, _ in places])
-            for number, line_number, _, end in places:
-                answer = await answers.__anext__()
-                fields = {"item": number, "line": line_number, **answer_fields(answer), "end": end}
+            for number, place in enumerate(places):
+                answer = await answers.__anext__() if number else first
+                fields = {"item": place.item, "line": place.line, **answer_fields(answer), "end": place.end}
                 yield JSONServerSentEvent(fields, event="sentence")
         except Refused as error:
-            yield JSONServerSentEvent(json.loads(bytes(error_response(error).body)), event="error")
+            yield JSONServerSentEvent(error_event(error), event="error")
             return
         yield JSONServerSentEvent({"elapsed_ms": _ms_since(started)}, event="done")
 

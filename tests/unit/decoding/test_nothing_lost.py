@@ -57,6 +57,13 @@ def test_a_full_stop_inside_a_span_ends_no_sentence():
     assert sorted(seen_by(engine)) == ["See ⦅0⦆.", "Y is ⦅0⦆ now."]
 
 
+@pytest.mark.timeout(60)
+def test_cutting_is_no_more_work_than_the_sentence_is_long():
+    """If the work grew with the square of the length, the test would not end before its time limit."""
+    pieces = cut([5] * 2_000_000 + [EOS], 16, lambda token: False)
+    assert sum(len(piece) - 1 for piece in pieces) == 2_000_000
+
+
 def test_too_long_a_sentence_is_cut_between_words_and_flagged():
     engine = echo()
     line = " ".join(["word"] * 30) + "."

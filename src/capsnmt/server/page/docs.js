@@ -45,13 +45,16 @@ function operation(path, method, described) {
   section.append(element("h2", `${method.toUpperCase()} ${path}`), element("p", described.summary));
   const content = described.requestBody?.content;
   if (content) {
-    section.append(element("p", `Body: ${Object.keys(content).join(", ")}`));
+    const query = described.parameters ? ", or the query string" : "";
+    section.append(element("p", `Body: ${Object.keys(content).join(", ")}${query}`));
     const scroll = element("div");
     scroll.className = "scroll";
     scroll.append(parameters(Object.values(content)[0].schema));
     section.append(scroll);
   }
-  section.append(element("pre", command(path, content)));
+  const shown = element("pre", command(path, content));
+  shown.tabIndex = 0; // what scrolls must be reached by the keyboard
+  section.append(shown);
   const answers = element("ul");
   for (const [code, each] of Object.entries(described.responses)) {
     answers.append(element("li", `${code}: ${each.description}`));
@@ -60,7 +63,20 @@ function operation(path, method, described) {
   return section;
 }
 
-const document_ = await (await fetch("spec")).json();
-for (const [path, methods] of Object.entries(document_.paths)) {
-  for (const [method, described] of Object.entries(methods)) main.append(operation(path, method, described));
+async function start() {
+  let paths;
+  try {
+    const response = await fetch("spec");
+    if (!response.ok) throw new Error(response.status);
+    ({ paths } = await response.json());
+  } catch {
+    const failure = element("p", "The description could not be loaded. Is the server running? Reload to try again.");
+    failure.setAttribute("role", "alert");
+    return main.append(failure);
+  }
+  for (const [path, methods] of Object.entries(paths)) {
+    for (const [method, described] of Object.entries(methods)) main.append(operation(path, method, described));
+  }
 }
+
+start();

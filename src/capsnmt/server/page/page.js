@@ -4,6 +4,8 @@ import { drawRouting, hideRouting } from "./routing.js";
 const WAIT_MS = 250; // after the last key
 const ALTERNATIVES = 3;
 const ROUTING_CHARACTERS = 2000; // longer texts are translated without the view
+const START_AGAIN_MS = 3000; // when the languages could not be loaded
+const RETRIES = 3; // of a busy server, by itself
 const $ = (id) => document.getElementById(id);
 
 let languages = [];
@@ -11,6 +13,7 @@ let settings = { charLimit: -1, keyRequired: false, apiKeys: false, supportedFil
 let detected = null; // code of the detected language
 let timer = 0;
 let running = null; // AbortController of the request under way
+let retries = 0; // so far, of the text as it stands
 
 function showError(text) {
   $("error").textContent = text;
@@ -26,8 +29,8 @@ async function explain(response) {
     text = "";
   }
   const wait = Number(response.headers.get("Retry-After")) || 0;
-  if (response.status === 429) return { text: `Too many requests. Trying again in ${wait || 5} s …`, wait: wait || 5 };
-  if (response.status === 503) return { text: `The server is busy. Trying again in ${wait || 2} s …`, wait: wait || 2 };
+  if (response.status === 429) return { text: "Too many requests.", wait: wait || 5 };
+  if (response.status === 503) return { text: "The server is busy.", wait: wait || 2 };
   if (response.status === 403 || /api key/i.test(text)) return { text: `${text}. You can enter a key above.`, wait: 0 };
   if (response.status >= 500) return { text: "Something went wrong on the server. Please try again.", wait: 0 };
   return { text: text || `The server answered with ${response.status}.`, wait: 0 };
@@ -83,10 +86,23 @@ function clearOutput() {
 function changed() {
   clearTimeout(timer);
   running?.abort();
-  if (!countCharacters()) return showError("The text is longer than this server takes: shorten it a little.");
+  retries = 0;
+  if (!countCharacters()) {
+    clearOutput(); // the old translation is of another text
+    return showError("The text is longer than this server takes: shorten it a little.");
+  }
   showError("");
   if (!$("text").value.trim()) return clearOutput();
   timer = setTimeout(translate, WAIT_MS);
+}
+
+// A busy server is asked again, later each time, but not for ever.
+function retryLater(text, wait) {
+  if (retries >= RETRIES) return showError(`${text} Please try again later.`);
+  const seconds = wait * 2 ** retries;
+  retries += 1;
+  showError(`${text} Trying again in ${seconds} s …`);
+  timer = setTimeout(translate, 1000 * seconds);
 }
 
 async function translate() {
@@ -107,15 +123,15 @@ async function translate() {
     });
     if (!response.ok) {
       const { text, wait } = await explain(response);
-      showError(text);
-      if (wait) timer = setTimeout(translate, 1000 * wait);
-      return;
+      if (own.signal.aborted) return; // it is about an older text
+      return wait ? retryLater(text, wait) : showError(text);
     }
     const answer = await response.json();
+    retries = 0;
     showError("");
     show(answer, performance.now() - started);
   } catch (error) {
-    if (error.name !== "AbortError") showError("The server cannot be reached. Is it running?");
+    if (!own.signal.aborted) showError("The server cannot be reached. Is it running?");
   } finally {
     if (own === running) $("output").classList.remove("pending");
   }
@@ -188,8 +204,8 @@ async function upload(event) {
     const response = await fetch("translate_file", { method: "POST", body: form });
     if (!response.ok) {
       $("file-result").textContent = "";
-      const { text } = await explain(response);
-      return showError(text.replace(/ Trying again.*/, " Please try again."));
+      const { text, wait } = await explain(response);
+      return showError(wait ? `${text} Please try again.` : text);
     }
     const { translatedFileUrl } = await response.json();
     const link = document.createElement("a");
@@ -206,13 +222,20 @@ async function upload(event) {
   }
 }
 
+async function fetched(path) {
+  const response = await fetch(path);
+  if (!response.ok) throw new Error(`${path}: ${response.status}`);
+  return response.json();
+}
+
 async function start() {
   try {
-    const [first, second] = await Promise.all([fetch("languages"), fetch("frontend/settings")]);
-    [languages, settings] = [await first.json(), await second.json()];
+    [languages, settings] = await Promise.all([fetched("languages"), fetched("frontend/settings")]);
   } catch {
-    return showError("The server cannot be reached. Is it running?");
+    setTimeout(start, START_AGAIN_MS);
+    return showError("The server cannot be reached, or is busy. Trying again …");
   }
+  showError("");
   const sources = languages.filter((each) => targetsOf(each.code).length).map((each) => each.code);
   fill($("source"), ["auto", ...sources], sources.length === 1 ? sources[0] : "auto");
   fillTargets();
