@@ -95,7 +95,9 @@ TINY = {
     "deep_encdec": {"odd": {"width": 16, "embedding_width": 16, "encoder_layers": 3, "decoder_layers": 2}},
     "rnnsearch": {"paper": {"width": 12, "embedding_width": 10, "attention_width": 14, "maxout_width": 10}},
     "gnmt": {"paper": {"width": 12, "encoder_layers": 4, "decoder_layers": 4}},
-    "bytenet": {"paper": {"width": 16, "dilations": [1, 2], "encoder_sets": 1, "decoder_sets": 2}},
+    "bytenet": {
+        "paper": {"width": 16, "dilations": [1, 2], "encoder_sets": 1, "decoder_sets": 2, "unfold_multiple": 5},
+    },
     "convs2s": {
         "paper": {
             "embedding_width": 12,
@@ -153,6 +155,7 @@ MORE = {
             "decoder_sets": 1,
             "kernel": 4,
             "unfold_ratio": 1.4,
+            "unfold_extra": 2,
             "tie_embeddings": "all",
         },
     },
