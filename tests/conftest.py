@@ -192,10 +192,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     from capsnmt.models import MODELS
 
     if "system" in wanted:
-        # Trainings take minutes: a plain `pytest` learns with one system of each kind, `pytest -m system` with all.
-        trains = any(mark.name == "system" for mark in metafunc.definition.iter_markers())
-        few = trains and not metafunc.config.getoption("markexpr")
-        metafunc.parametrize("system", ["capsnmt", "transformer"] if few else list(MODELS))
+        metafunc.parametrize("system", list(MODELS))
     if "variant" in wanted:
         # A system without tiny configs still gets a test, which then fails and says what is missing.
         more = {} if "parity" in metafunc.definition.path.parts else MORE
