@@ -271,7 +271,7 @@ def test_dropout_of_gnmt():
 
 
 def test_rnmt_trains_until_its_rate_has_fallen():
-    """Chen et al.: en-fr's rate falls from 1.2M to 3.6M steps of 32 replicas; en-de's until 1.2M, and 2,500 updates more."""
+    """Chen et al.: until 1.2M (en-de) and 3.6M (en-fr) steps of 32 replicas; en-de has 2,500 updates more."""
     for target, steps in (("de", 1_200_000 // 32 + 2_500), ("fr", 3_600_000 // 32)):
         assert load_recipe(ROOT / f"wmt14-en-{target}" / "rnmt.yaml").training.steps == steps
 
