@@ -95,7 +95,9 @@ TINY = {
     "deep_encdec": {"odd": {"width": 16, "embedding_width": 16, "encoder_layers": 3, "decoder_layers": 2}},
     "rnnsearch": {"paper": {"width": 12, "embedding_width": 10, "attention_width": 14, "maxout_width": 10}},
     "gnmt": {"paper": {"width": 12, "encoder_layers": 4, "decoder_layers": 4}},
-    "bytenet": {"paper": {"width": 16, "dilations": [1, 2], "encoder_sets": 1, "decoder_sets": 2}},
+    "bytenet": {
+        "paper": {"width": 16, "dilations": [1, 2], "encoder_sets": 1, "decoder_sets": 2, "unfold_multiple": 5},
+    },
     "convs2s": {
         "paper": {
             "embedding_width": 12,
@@ -153,6 +155,7 @@ MORE = {
             "decoder_sets": 1,
             "kernel": 4,
             "unfold_ratio": 1.4,
+            "unfold_extra": 2,
             "tie_embeddings": "all",
         },
     },
@@ -189,10 +192,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     from capsnmt.models import MODELS
 
     if "system" in wanted:
-        # Trainings take minutes: a plain `pytest` learns with one system of each kind, `pytest -m system` with all.
-        trains = any(mark.name == "system" for mark in metafunc.definition.iter_markers())
-        few = trains and not metafunc.config.getoption("markexpr")
-        metafunc.parametrize("system", ["capsnmt", "transformer"] if few else list(MODELS))
+        metafunc.parametrize("system", list(MODELS))
     if "variant" in wanted:
         # A system without tiny configs still gets a test, which then fails and says what is missing.
         more = {} if "parity" in metafunc.definition.path.parts else MORE

@@ -11,7 +11,8 @@ import torch
 VOCABULARY = 40
 LENGTHS = ((7, 4), (1, 6), (5, 2), (7, 1))  # (source, target) of each row
 
-# "constant": the same for any number of tokens; "grows": with every token. A variant may differ from its system.
+# "constant": the same for any number of tokens, source tokens of a memory and target tokens of a state; "grows": with
+# every one of them. A variant may differ from its system.
 MEMORY = {
     "capsnmt": "constant",
     "simple": "constant",
@@ -35,7 +36,7 @@ STATE = {
     "encdec": "constant",
     "deep_encdec": "constant",
     "rnnsearch": "constant",
-    "gnmt": "constant",
+    "gnmt": "constant",  # in |T|; one number for each source token
     "bytenet": "constant",
     "convs2s": "constant",
     "rnmt": "constant",

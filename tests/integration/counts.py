@@ -2,6 +2,12 @@
 
 Written without a look at the models: a formula takes a system's config and the size V of its vocabulary, or (source,
 target) of them.
+
+Four of them are checked against published totals (test_recipes.py): the Transformer's (Vaswani et al., table 3),
+Sutskever et al.'s Enc-Dec, RNMT+'s, and GNMT's, which Shazeer et al. counted. For the others we know of no such
+total: they follow from the architecture as their papers describe it (of Deep-ED the size of the context is published
+and checked), and what a paper leaves open is counted as docs/SYSTEMS.md reads it. CapsNMT, simple aggregation, pooling
+and the hybrid are counted from CapsNMT's equations and our own descriptions.
 """
 
 from __future__ import annotations

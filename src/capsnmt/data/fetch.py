@@ -10,13 +10,13 @@ import gzip
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 
 from capsnmt.config import ParallelText, RunConfig
-from capsnmt.data.corpus import files_of, open_binary
+from capsnmt.data.corpus import files_of, open_binary, read_lines
 from capsnmt.errors import CapsNMTError
 
 
@@ -76,8 +76,9 @@ def fetch_missing(config: RunConfig) -> None:
     _run_mtdata(config, named, download)
     for name, text in missing.items():
         folder = download / ("train-parts" if name == "train" else "tests")
-        for file, language in zip(files_of(text, data.root), named.languages, strict=True):
-            _join([folder / f"{part}.{language}" for part in parts[name]], file)
+        sides = (config.languages.source, config.languages.target)
+        for file, code, language in zip(files_of(text, data.root), named.languages, sides, strict=True):
+            _join([folder / f"{part}.{code}" for part in parts[name]], file, language)
     shutil.rmtree(download, ignore_errors=True)
 
 
@@ -111,28 +112,58 @@ def _by_hand(config: RunConfig, named: NamedCorpus) -> str:
     lines = [
         "To bring the files by hand, download them where there is a network (https://www.statmt.org/wmt14) and put"
     ]
+    tokenised = False
     for text, parts in texts:
         if text is not None:
-            files = " and ".join(map(str, files_of(text, data.root)))
-            lines.append(f"  {', '.join(parts)}, one after the other, into {files}")
+            files = files_of(text, data.root)
+            tokenised |= any(map(_holds_tokens, files))
+            lines.append(f"  {', '.join(parts)}, one after the other, into {' and '.join(map(str, files))}")
+    if tokenised:
+        commands = " and ".join(
+            f"`sacremoses -l {language} tokenize`" for language in (config.languages.source, config.languages.target)
+        )
+        lines.append(f"Files with .tok. in their names hold Moses tokens: send the text through {commands} first.")
     return "\n".join([*lines, "Line n of one file must be the translation of line n of the other."])
 
 
-def _join(parts: list[Path], file: Path) -> None:
-    """Writes the parts one after the other; the file appears only when it is complete."""
+def _holds_tokens(file: Path) -> bool:
+    """Recipes on words read files that are tokenised, and their names say so."""
+    return ".tok." in file.name
+
+
+def _join(parts: list[Path], file: Path, language: str) -> None:
+    """Writes the parts one after the other, as tokens if the name says so; the file appears when it is complete."""
     for part in parts:
         if not part.is_file():
             raise CapsNMTError(f"mtdata has not written {part}; delete {part.parents[1]} and try again")
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
+        copy = _token_writer(language) if _holds_tokens(file) else _copy
         with _compressed(temporary, file.suffix) as target:
             for part in parts:
-                with open_binary(part) as source:
-                    shutil.copyfileobj(source, target, 1 << 20)
+                copy(part, target)
         temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _copy(part: Path, target: IO[bytes]) -> None:
+    with open_binary(part) as source:
+        shutil.copyfileobj(source, target, 1 << 20)
+
+
+def _token_writer(language: str) -> Callable[[Path, IO[bytes]], None]:
+    """Like `_copy`, but each line becomes its Moses tokens: what `sacremoses -l LANGUAGE tokenize` writes."""
+    import sacremoses
+
+    tokeniser = sacremoses.MosesTokenizer(lang=language)
+
+    def write(part: Path, target: IO[bytes]) -> None:
+        for line in read_lines(part):
+            target.write(f"{tokeniser.tokenize(line, return_str=True)}\n".encode())
+
+    return write
 
 
 @contextmanager

@@ -46,12 +46,17 @@ class EnsembleSession:
         return Candidates(np.take_along_axis(log_probs, ids, axis=1), ids, forced_log_probs)
 
     def step_all(self, tokens: Ints, origins: Ints) -> Floats:
-        """Log of the models' mean probability of each word, (rows, vocabulary)."""
-        total = clean_log_probs(self._sessions[0].step_all(tokens, origins))
+        """Log of the models' mean probability of each word, (rows, vocabulary).
+
+        NaN stays NaN in a sum, so what one model has no number for is impossible in the end, as it is with that model
+        alone. Taken for probability 0, a broken model would lower the scores of the others and nobody would see it.
+        """
+        total = self._sessions[0].step_all(tokens, origins).astype(np.float64)
         for session in self._sessions[1:]:
-            np.logaddexp(total, clean_log_probs(session.step_all(tokens, origins)), out=total)
-        total -= np.log(len(self._sessions))
-        return total
+            log_probs = session.step_all(tokens, origins)
+            with np.errstate(invalid="ignore"):  # which is said of a NaN
+                np.logaddexp(total, log_probs, out=total)
+        return clean_log_probs(total - np.log(len(self._sessions)))
 
     def coverage(self) -> Floats | None:
         """The mean of the models that have one."""

@@ -1,7 +1,8 @@
 """ByteNet (Kalchbrenner et al. 2016, "Neural Machine Translation in Linear Time"): characters, dilated convolutions.
 
 The decoder stands on top of the encoder: step t reads the encoder's column t, and nothing is compressed or attended
-over. So that there are columns enough, the source is unfolded to |t̂| = a|S| + b positions (its Eq. 2). Each block
+over. So that there are columns enough, the source is unfolded to |t̂| = a|S| + b positions (its Eq. 2); an output that
+runs on after them reads zeros. Each block
 of the decoder keeps the (k-1)·r inputs that its convolution looks back to: a state of constant size. A step costs the
 same for any source and at any position; the memory is one column for each position.
 """
@@ -31,7 +32,8 @@ class ByteNetConfig(StrictModel):
     encoder_sets: int = Field(6, ge=1)  # times the dilations: 30 blocks
     decoder_sets: int = Field(6, ge=1)
     kernel: int = Field(3, ge=2)  # k
-    unfold_ratio: float = Field(1.2, ge=1.0)  # a; hundredths count
+    unfold_multiple: int = Field(1, ge=1)  # |S| is rounded up to a multiple of it first; 50 in the paper
+    unfold_ratio: float = Field(1.2, ge=1.0)  # a, in hundredths
     unfold_extra: int = Field(0, ge=0)  # b
     dropout: float = Field(0.0, ge=0.0, lt=1.0)
     tie_embeddings: Tying = "none"
@@ -41,6 +43,13 @@ class ByteNetConfig(StrictModel):
     def _positive(cls, value: tuple[int, ...]) -> tuple[int, ...]:
         if not value or min(value) < 1:
             raise ValueError("dilations needs at least one rate, each at least 1")
+        return value
+
+    @field_validator("unfold_ratio")
+    @classmethod
+    def _hundredths(cls, value: float) -> float:
+        if round(value, 2) != value:  # `unfolded` computes with whole hundredths
+            raise ValueError("unfold_ratio may have two decimals at most")
         return value
 
 
@@ -105,8 +114,13 @@ class ByteNet(TranslationModel):
         self.dropout = nn.Dropout(config.dropout)
 
     def unfolded(self, lengths: Length) -> Length:
-        """|t̂| = a|S| + b, rounded down; whole numbers throughout, so that tracing keeps it a function of |S|."""
-        return lengths * round(100 * self.config.unfold_ratio) // 100 + self.config.unfold_extra
+        """|t̂| = a|S| + b, rounded down; whole numbers throughout, so that tracing keeps it a function of |S|.
+
+        |S| is rounded up to a multiple first: each sentence's own, so its columns do not depend on its company.
+        """
+        multiple = self.config.unfold_multiple
+        padded = (lengths + multiple - 1) // multiple * multiple
+        return padded * round(100 * self.config.unfold_ratio) // 100 + self.config.unfold_extra
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Memory:
         """One column for each of |t̂| positions, (batch, |t̂|, 2d); zero beyond a sentence's own |t̂|."""

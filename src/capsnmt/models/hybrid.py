@@ -43,6 +43,26 @@ class HybridConfig(StrictModel):
         return self
 
 
+def capsule_settings(config: HybridConfig) -> CapsNMTConfig:
+    """All that a capsule layer reads, in full: a default of CapsNMT that changes must not change hybrids."""
+    return CapsNMTConfig(
+        width=config.width,
+        num_iterations=config.num_iterations,
+        share_iteration_weights=False,  # the paper's three strategies, all on
+        position_aware=True,
+        separable_scoring=True,
+        scaled_scores=True,
+        capsule_norm=True,
+        transform="per_parent",
+        rank=64,  # of transform="low_rank"
+        nonlinearity="squash",
+        mean_of_children=False,
+        balanced=False,
+        position_prior=False,
+        detach_agreement=False,
+    )
+
+
 class Hybrid(TranslationModel):
     """Encoder (Eq. 1), one capsule layer (Eq. 7-14 with the three strategies), decoder with two contexts."""
 
@@ -54,7 +74,7 @@ class Hybrid(TranslationModel):
             source_size=source_size, target_size=target_size, width=d, tie=config.tie_embeddings
         )
         self.encoder = BiLSTMEncoder(width=d, num_layers=config.encoder_layers, dropout=config.dropout)
-        self.capsules = CapsuleLayer(CapsNMTConfig(width=d, num_iterations=config.num_iterations), M)
+        self.capsules = CapsuleLayer(capsule_settings(config), M)
         self.W_c = nn.Linear(M * d, d, bias=False)
         self.attention = MultiHeadAdditiveAttention(width=d, num_heads=config.num_heads, dropout=config.dropout)
         # The first layer reads u_t of Eq. 5, the others the layer below and the attention context side by side.

@@ -7,7 +7,8 @@ import pytest
 import zstandard
 
 from capsnmt.config import RunConfig
-from capsnmt.data.fetch import NAMED, fetch_missing
+from capsnmt.data import fetch
+from capsnmt.data.fetch import NAMED, NamedCorpus, fetch_missing
 from capsnmt.data.prepare import prepare
 from capsnmt.errors import CapsNMTError
 
@@ -70,6 +71,38 @@ def test_parts_become_the_files_of_the_recipe(tmp_path: Path, mtdata: Any) -> No
     assert len(list((root / "wmt").iterdir())) == 6
     mtdata(OFFLINE)
     fetch_missing(config)  # nothing is missing, so nothing is asked for
+
+
+def recipe_on_words(folder: Path) -> RunConfig:
+    texts = {name: {"source": f"{name}.tok.en", "target": f"{name}.tok.de.zst"} for name in ("train", "valid", "test")}
+    return recipe(folder, **texts)
+
+
+def test_files_of_tokens_are_tokenised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part's lines stay lines: a line separator inside of one is a space, an empty one stays."""
+
+    def write_parts(config: RunConfig, named: NamedCorpus, download: Path) -> None:
+        for folder, parts in (("train-parts", named.train), ("tests", named.valid + named.test)):
+            (download / folder).mkdir(parents=True, exist_ok=True)
+            for part in parts:
+                (download / folder / f"{part}.eng").write_text("Don't (yet).\n\nOne\u2028line, Mr. X\n")
+                (download / folder / f"{part}.deu").write_text("Noch nicht, z.B. „hier“.\n\nEine Zeile")
+
+    monkeypatch.setattr(fetch, "_run_mtdata", write_parts)
+    fetch_missing(recipe_on_words(tmp_path))
+    english = ["Don &apos;t ( yet ) .", "", "One line , Mr. X"]
+    german = ["Noch nicht , z.B. „ hier “ .", "", "Eine Zeile"]
+    assert (tmp_path / "train.tok.en").read_text().split("\n") == [*english * 3, ""]
+    with (tmp_path / "test.tok.de.zst").open("rb") as file:
+        assert zstandard.ZstdDecompressor().stream_reader(file).read().decode().split("\n") == [*german, ""]
+
+
+def test_tokens_brought_by_hand_need_a_tokeniser(tmp_path: Path, mtdata: Any) -> None:
+    with pytest.raises(CapsNMTError, match=r"`sacremoses -l en tokenize` and `sacremoses -l de tokenize`"):
+        fetch_missing(recipe_on_words(tmp_path))
+    with pytest.raises(CapsNMTError) as error:
+        fetch_missing(recipe(tmp_path))
+    assert "sacremoses" not in str(error.value)
 
 
 def test_without_a_network_the_files_to_bring_are_named(tmp_path: Path, mtdata: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from decoding_engines import A, B, C, WrittenEngine, copy_engine, random_engine, table_engine
+from decoding_engines import A, B, C, WrittenEngine, copy_engine, logs, random_engine, table_engine
 
 from capsnmt.decoding.engine import clean_log_probs
 from capsnmt.decoding.ensemble import EnsembleEngine, best_ids
@@ -53,11 +53,23 @@ def test_pad_and_bos_are_never_proposed():
     assert np.isneginf(found.log_probs[0, 6:]).all()
 
 
-def test_what_one_model_cannot_say_anything_about_is_left_to_the_others():
-    broken = WrittenEngine(lambda source, prefix: np.full(8, np.nan))
-    sound = table_engine({(): {A: 0.5, EOS: 0.5}})
-    whole = EnsembleEngine([broken, sound]).encode([[A, EOS]]).step_all(ints(BOS), ints(0))
-    assert np.exp(whole)[0, [A, B, EOS]] == pytest.approx([0.25, 0.0, 0.25])
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_one_model_has_no_number_for_is_impossible_as_with_that_model_alone(order):
+    """A sentence, or a word; other sentences of the batch are as they would be."""
+
+    def distribution(source, prefix):
+        row = logs({A: 0.5, EOS: 0.5})
+        row[A] = np.nan
+        return np.full(8, np.nan) if source[0] == B else row
+
+    broken, sound = WrittenEngine(distribution), WrittenEngine(lambda source, prefix: logs({A: 0.5, EOS: 0.5}))
+    engine = EnsembleEngine([broken, sound][::order])
+    sources = [[B, EOS], [A, EOS]]
+    whole = engine.encode(sources).step_all(ints(BOS, BOS), ints(0, 1))
+    assert np.exp(whole)[:, [A, B, EOS]].tolist() == [[0.0, 0.0, 0.0], [0.0, 0.0, pytest.approx(0.5)]]
+    found = search(engine, sources, num_best=1)
+    assert found == search(broken, sources, num_best=1)
+    assert found[0][0].score == -np.inf
 
 
 def test_the_best_columns_best_first_and_of_equals_the_first():

@@ -77,11 +77,25 @@ def test_the_source_is_unfolded_to_a_times_its_length(length, columns):
     assert bytenet(unfold_extra=3).encode(src, src > 0)["columns"].shape == (1, columns + 3, 16)
 
 
-def test_a_row_is_unfolded_by_its_own_length():
+@pytest.mark.parametrize(("length", "columns"), [(1, 60), (49, 60), (50, 60), (51, 120)])
+def test_a_length_may_be_rounded_up_before_it_is_unfolded(length, columns):
+    """To multiples of 50, and then by 20 %: section 6."""
+    src = torch.full((1, length), 7)
+    assert bytenet(unfold_multiple=50).encode(src, src > 0)["columns"].shape == (1, columns, 16)
+
+
+@pytest.mark.parametrize(("multiple", "columns"), [(1, [12, 6]), (7, [16, 8])])
+def test_a_row_is_unfolded_by_its_own_length(multiple, columns):
     src = torch.randint(4, 30, (2, 10))
     mask = torch.arange(10)[None] < torch.tensor([[10], [5]])
-    columns = bytenet().encode(src, mask)["columns"]
-    assert (columns != 0).any(dim=2).sum(dim=1).tolist() == [12, 6]
+    found = bytenet(unfold_multiple=multiple).encode(src, mask)["columns"]
+    assert (found != 0).any(dim=2).sum(dim=1).tolist() == columns
+
+
+def test_an_unfold_ratio_has_two_decimals_at_most():
+    assert ByteNetConfig(unfold_ratio=1.15).unfold_ratio == 1.15
+    with pytest.raises(ValueError, match="two decimals"):
+        ByteNetConfig(unfold_ratio=1.125)
 
 
 def test_unfolded_columns_know_the_source():

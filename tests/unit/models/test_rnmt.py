@@ -10,6 +10,8 @@ import torch.nn.functional as F
 
 from capsnmt.errors import CapsNMTError
 from capsnmt.models import build_model
+from capsnmt.models.capsnmt import CapsNMTConfig
+from capsnmt.models.hybrid import HybridConfig, capsule_settings
 from capsnmt.models.layers import reversal_index
 from capsnmt.models.rnmt import BidirectionalLayer, LayerNormLSTM, MultiHeadAdditiveAttention
 
@@ -140,6 +142,13 @@ def test_the_hybrid_attends_over_m_capsules_or_all_states():
     mask = torch.ones_like(src, dtype=torch.bool)
     assert hybrid(attend="capsules").encode(src, mask)["keys"].shape == (2, 4, 3, 2)
     assert hybrid(attend="states").encode(src, mask)["keys"].shape == (2, 4, 9, 2)
+
+
+def test_defaults_of_capsnmt_are_not_the_hybrids():
+    """Whatever a capsule layer may read is said by the hybrid itself; the rest belongs to CapsNMT's frame."""
+    frame = {"system", "encoder_layers", "decoder_layers", "num_capsules", "attention", "num_heads", "start_state"}
+    said = capsule_settings(HybridConfig()).model_fields_set
+    assert said == set(CapsNMTConfig.model_fields) - frame - {"dropout", "tie_embeddings"}
 
 
 def test_the_hybrids_routing_is_a_distribution_over_the_capsules():
