@@ -34,7 +34,7 @@ def cases():
         yield pytest.param(english, keywords.split("|"), marks=marks, id=english)
 
 
-@pytest.mark.parametrize(("english", "keywords"), cases())
+@pytest.mark.parametrize(("english", "keywords"), list(cases()))
 def test_everyday_sentences(translator, english, keywords):
     german = translator.translate(english)
     assert any(keyword.lower() in german.lower() for keyword in keywords), german
