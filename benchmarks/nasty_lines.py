@@ -27,9 +27,8 @@ from typing import Any
 from nasty_text import BREAKS, GLOSSARY, HUGE, MARKER_EVERY, made_sentences, marker, nasty_lines, real_sentences
 from rich.console import Console
 
-from capsnmt.config import FolderConfig
+from capsnmt import Translator
 from capsnmt.decoding.line_batch import one_line
-from capsnmt.folder import load_text, read_folder_config
 from capsnmt.text.pipeline import TextPipeline
 from capsnmt.text.spans import mask
 
@@ -40,7 +39,6 @@ SHOWN_EXAMPLES = 5
 class Promises:
     """What was broken, by promise: the numbers of the lines."""
 
-    config: FolderConfig
     text: TextPipeline
     broken: dict[str, list[int]] = field(default_factory=dict)
 
@@ -50,7 +48,7 @@ class Promises:
 
     def spans(self, text: str, terms: Mapping[str, str]) -> Counter[str]:
         """The protected spans of a source, as they must come out."""
-        return Counter(span.target for span in mask(one_line(text), self.config.text.protect, terms).spans)
+        return Counter(span.target for span in mask(one_line(text), self.text.config.protect, terms).spans)
 
     def spans_kept(self, source: str, output: str, terms: Mapping[str, str]) -> bool:
         wanted = self.spans(source, terms)
@@ -181,11 +179,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    config = read_folder_config(args.model)
-    text = load_text(args.model, config)
+    text = Translator(args.model).pipeline
     lines = nasty_lines(args.lines, seed=args.seed, sentences=real_sentences(args.data), huge=args.huge)
     sentences = made_sentences(args.sentences, seed=args.seed)
-    nasty, spans = Promises(config, text), Promises(config, text)
+    nasty, spans = Promises(text), Promises(text)
     report: dict[str, Any] = {"model": str(args.model), "seed": args.seed, "beam": args.beam}
     report["nasty"], translations = run_nasty(nasty, args.model, lines, args.beam)
     tenth = len(lines) // 10

@@ -78,8 +78,7 @@ def test_the_check_can_fail(guessing, monkeypatch, changes, promise):
 
     from capsnmt.folder import load_text, read_folder_config
 
-    config = read_folder_config(guessing)
-    promises = Promises(config, load_text(guessing, config))
+    promises = Promises(load_text(guessing, read_folder_config(guessing)))
     source = "Ask {{x}} for 5."
     record = {"line": 2, "source": source, "translation": "{{x}} um 5 bitten.", "status": "ok"} | changes
     promises.check(1, source, record, {})
