@@ -171,7 +171,8 @@ def shuffle_texts(ledger: Ledger, stages: Stages) -> None:
             path = ledger.folder / record.file
             shuffled = ledger.folder / f"shuffled-{number:05d}.arrow"
             if path != shuffled:
-                texts = joined(list(read_texts(path)))
+                batches = list(read_texts(path))  # none where the corpus ended with the file before
+                texts = joined(batches) if batches else text_batch([])
                 rows = write_texts(shuffled, [texts.take(_order(texts.num_rows, number))])
                 ledger.texts[number] = ShardRecord.of(shuffled, rows, record.counts)
                 ledger.save()

@@ -370,6 +370,16 @@ def test_small_corpora_keep_their_order_and_large_ones_are_shuffled(
 
 
 @pytest.mark.usefixtures("small_shards")
+def test_a_large_corpus_may_end_with_a_full_file_of_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "SHARD_ROWS", 20)
+    monkeypatch.setattr(stages, "SMALL_ROWS", 50)
+    write_text(folder / "text", "train", TRAIN)
+    store = prepare(recipe(folder), progress=False)
+    assert sorted(rows_of(store)) == sorted(TRAIN)
+    assert len(load_store(store).train.shard_rows) == 3
+
+
+@pytest.mark.usefixtures("small_shards")
 def test_checksums_tell_of_a_damaged_shard(folder: Path) -> None:
     store = prepare(recipe(folder), progress=False)
     assert prepare(recipe(folder), progress=False, verify=True) == store
