@@ -2,7 +2,8 @@
 
     store/{train-00000.arrow, train-00001.arrow, …, valid.arrow, subwords.model, store.json}
 
-store.json has rows, bytes and SHA-256 of each shard. What a killed process leaves, the next one goes on with.
+store.json has rows, bytes and SHA-256 of each shard, and the SHA-256 of the other files. What a killed process leaves,
+the next one goes on with.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from capsnmt.data.filters import EMPTY, active_reasons
 from capsnmt.data.ledger import LEDGER_FILE, Ledger
 from capsnmt.data.stages import (
     Stages,
+    check_valid,
     encode_train,
     encode_valid,
     progress_bar,
@@ -38,9 +40,9 @@ from capsnmt.data.stages import (
     train_all_subwords,
 )
 from capsnmt.data.store import ShardFile, Store, sha256_of
-from capsnmt.data.workers import WorkerDeathError, default_workers
+from capsnmt.data.workers import default_workers
 from capsnmt.errors import CapsNMTError
-from capsnmt.text.pipeline import TextPipeline
+from capsnmt.text.pipeline import TextPipeline, subword_files
 
 _LOG = logging.getLogger(__name__)
 
@@ -123,9 +125,13 @@ def _shards_of(folder: Path, info: dict[str, Any]) -> list[ShardFile]:
 
 def _verify(folder: Path) -> None:
     info = _read_info(folder)
-    for shard, record in zip(_shards_of(folder, info), info.get("shards", []), strict=False):  # format 1 has none
-        if sha256_of(shard.path) != record.get("sha256"):
-            raise CapsNMTError(f"the shard {shard.path} does not match its checksum; delete {folder} and prepare again")
+    # Format 1 has no shards, and the first stores of format 2 have no other files' checksums.
+    shards = zip(_shards_of(folder, info), info.get("shards", []), strict=False)
+    expected = {shard.path.name: record.get("sha256") for shard, record in shards} | info.get("files", {})
+    for name, sha256 in expected.items():
+        path = folder / Path(name).name  # nothing outside of the folder
+        if not os.path.isfile(path) or sha256_of(path) != sha256:
+            raise CapsNMTError(f"{path} does not match its checksum; delete {folder} and prepare again")
 
 
 def _build(folder: Path, config: RunConfig, *, progress: bool, workers: int | None) -> dict[str, Any]:
@@ -141,8 +147,9 @@ def _build(folder: Path, config: RunConfig, *, progress: bool, workers: int | No
                 info = _fill(temporary, config, origin, stages, workers)
             stages.log(info["train"]["read"])
             _move_into_place(temporary, folder, config)
-        except CapsNMTError as error:
-            if not isinstance(error, WorkerDeathError):  # text or settings must change, and with them all that was done
+        except CapsNMTError:
+            # What was read may be of use to the next try; if text or settings change until then, _claim drops it.
+            if not any(temporary.glob("*.arrow")):
                 shutil.rmtree(temporary, ignore_errors=True)
             raise
     return info
@@ -155,7 +162,8 @@ def _claim(folder: Path, origin: dict[str, Any] | None, held: ExitStack) -> Path
     """
     found: Path | None = None
     with _locked(folder.parent, wait=True):  # nobody may take the new folder for an abandoned one
-        for left in folder.parent.glob(f".{glob.escape(folder.name)}.*{_UNFINISHED}"):
+        # Eight letters are what mkdtemp adds; more would be those of a store whose name begins like this one's.
+        for left in folder.parent.glob(f".{glob.escape(folder.name)}.{'?' * 8}{_UNFINISHED}"):
             lock = ExitStack()
             with suppress(FileNotFoundError):  # it may get its final name at any moment
                 if not lock.enter_context(_locked(left)):
@@ -223,6 +231,7 @@ def _fill_parts(ledger: Ledger, config: RunConfig, stages: Stages, workers: int)
     """Stage by stage; returns what store.json says of them."""
     folder = ledger.folder
     if not ledger.is_read:
+        check_valid(config)
         read_train(ledger, config, stages, workers)
     counts, left = ledger.counts, ledger.num_texts
     if left == 0:
@@ -234,7 +243,7 @@ def _fill_parts(ledger: Ledger, config: RunConfig, stages: Stages, workers: int)
             TextPipeline.load(Path(config.data.subwords_from), config.text).copy_to(folder)
         ledger.has_subwords = True
         ledger.save()
-    num_valid = encode_valid(folder / _VALID_FILE, config, stages)  # before train, so that its faults are told soon
+    num_valid = encode_valid(folder / _VALID_FILE, config, stages)
     shuffle_texts(ledger, stages)
     encode_train(ledger, config, stages, workers)
     counts["kept"] = sum(shard.rows for shard in ledger.shards)
@@ -255,6 +264,9 @@ def _fill_parts(ledger: Ledger, config: RunConfig, stages: Stages, workers: int)
         "shards": [
             {key: getattr(shard, key) for key in ("file", "rows", "bytes", "sha256")} for shard in ledger.shards
         ],
+        "files": {
+            name: sha256_of(folder / name) for name in sorted({_VALID_FILE, *subword_files(config.text.subwords.joint)})
+        },
     }
 
 

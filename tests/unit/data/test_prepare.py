@@ -226,10 +226,12 @@ def test_folders_that_are_no_store(folder: Path) -> None:
         load_store(store)
 
 
-def test_a_failure_leaves_nothing_behind(folder: Path) -> None:
+def test_a_failure_leaves_nothing_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "text" / "valid.de").write_bytes(b"one line\n")
-    with pytest.raises(CapsNMTError, match=r"valid\.en has 3 lines"):
-        prepare(recipe(folder))
+    with monkeypatch.context() as patched:
+        patched.setattr("capsnmt.data.prepare.read_train", _interrupt)  # it is told before
+        with pytest.raises(CapsNMTError, match=r"valid\.en has 3 lines"):
+            prepare(recipe(folder))
     assert {path.name for path in folder.iterdir()} == {"text"}
     write_text(folder / "text", "valid", VALID)
     with pytest.raises(CapsNMTError, match="no training pair is left of 64"):
@@ -392,6 +394,41 @@ def test_checksums_tell_of_a_damaged_shard(folder: Path) -> None:
     shard.write_bytes(content[:-8])
     with pytest.raises(CapsNMTError, match=r"train-00001\.arrow is missing or incomplete"):
         load_store(store)
+
+
+@pytest.mark.parametrize("name", ["valid.arrow", "subwords.model"])
+def test_checksums_tell_of_other_damaged_files(folder: Path, name: str) -> None:
+    store = prepare(recipe(folder), progress=False)
+    info = json.loads((store / "store.json").read_text())
+    (store / name).write_bytes((store / name).read_bytes()[:-1] + b"?")
+    with pytest.raises(CapsNMTError, match=rf"{name} does not match its checksum"):
+        prepare(recipe(folder), progress=False, verify=True)
+    del info["files"]
+    (store / "store.json").write_text(json.dumps(info))
+    prepare(recipe(folder), progress=False, verify=True)  # stores from before have no such checksums
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_what_was_read_before_an_error_is_kept(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    whole = contents(prepare(recipe(folder, store=str(folder / "whole")), progress=False))
+    text = folder / "text" / "train.en"
+    good = text.read_bytes()
+    text.write_bytes(good.replace(b"number 50", b"number \xff0"))
+    with pytest.raises(CapsNMTError, match="line 51: not valid UTF-8"):
+        prepare(recipe(folder), progress=False)
+    text.write_bytes(good)
+    with caplog.at_level(logging.INFO):
+        assert contents(prepare(recipe(folder), progress=False)) == whole
+    assert "going on after 45 pairs" in caplog.text
+
+
+def test_unfinished_stores_of_longer_names_are_left_alone(folder: Path) -> None:
+    other, own = folder / ".store.big.abcdefgh.unfinished", folder / ".store.abcdefgh.unfinished"
+    other.mkdir()
+    own.mkdir()
+    prepare(recipe(folder), progress=False)
+    assert other.exists()
+    assert not own.exists()
 
 
 @pytest.mark.parametrize("rows", [-1, "many", 11])
