@@ -250,13 +250,19 @@ def finish(folder: Path, config: RunConfig, progress: Progress) -> None:
 
 
 def describe(model: nn.Module, config: RunConfig, num_pairs: int, ranks: Ranks, progress: Progress) -> str:
-    """The first line of a run."""
+    """The first line of a run, and a second one if it makes other updates than the recipe says."""
     parameters = sum(parameter.numel() for parameter in model.parameters())
     where = f"{ranks.size} x {ranks.device.type}" if ranks.size > 1 else ranks.device.type
     threads = f", {torch.get_num_threads()} threads" if ranks.device.type == "cpu" else ""
     resumed = f", resumed at step {progress.step}" if progress.step else ""
     system, pair = config.model["system"], f"{config.languages.source}-{config.languages.target}"
-    return f"{system} {pair}: {parameters:,} parameters, {num_pairs:,} pairs, {where}{threads}{resumed}"
+    line = f"{system} {pair}: {parameters:,} parameters, {num_pairs:,} pairs, {where}{threads}{resumed}"
+    batches = config.training.accumulate
+    if ranks.size <= batches:
+        return line
+    return (
+        f"{line}\nwarning: an update has {ranks.size} batches, one a device, not the {batches} of training.accumulate"
+    )
 
 
 class Meter:
