@@ -77,8 +77,8 @@ def plan(config: RunConfig, devices: str, *, pairs: int | None = None) -> Plan:
         f"bf16 ({device.source})",
         f"corpus: {corpus.pairs:,} pairs, {corpus.source_tokens:.1f} + {corpus.target_tokens:.1f} subwords and "
         f"{corpus.text_bytes:.0f} bytes each ({corpus.source})",
-        f"model: {costs.parameters:,} parameters; forward {costs.encoder_flops / 1e6:.1f} Mflop per source token, "
-        f"{costs.decoder_flops / 1e6:.1f} per target token",
+        f"model: {costs.parameters:,} parameters; forward {costs.encoder_flops / 1e6:.3g} Mflop per source token, "
+        f"{costs.decoder_flops / 1e6:.3g} per target token",
     ]
     prepare_cpu_s, store_bytes = _preparing(corpus, lines)
     training_s = _training_time(config, costs, corpus, count, device, lines)
@@ -209,7 +209,7 @@ def _training_time(
     total_s = training.steps * (compute_s + exchange_s)
     lines += [
         f"an update: {batches} batches of {training.batch_tokens} tokens a side, {rounds} for the busiest device: "
-        f"{rounds} x {training.batch_tokens} tokens x {costs.training_flops / 1e6:.0f} Mflop / ({peak / 1e12:.3g} "
+        f"{rounds} x {training.batch_tokens} tokens x {costs.training_flops / 1e6:.3g} Mflop / ({peak / 1e12:.3g} "
         f"Tflop/s x {share:.2f} of the peak) = {compute_s:.3g} s",
         f"exchange of gradients: 2 x 4 bytes x {_millions(costs)} x {count - 1}/{count} / "
         f"{device.link_bytes_per_s / figures.GB:.3g} GB/s of the link = {exchange_s:.2g} s an update",
@@ -279,8 +279,8 @@ def _sentence(
     search_s = beam * corpus.target_tokens * figures.CPU_SEARCH_S if device.is_cpu else 0.0
     sentence_s = flops / (device.fp32_flops * share) + search_s
     lines.append(
-        f"a sentence with beam {beam_name}: {corpus.source_tokens:.1f} tokens x {costs.encoder_flops / 1e6:.1f} Mflop "
-        f"+ {beam} x {corpus.target_tokens:.1f} tokens x {costs.decoder_flops / 1e6:.1f} Mflop = {flops / 1e9:.3g} "
+        f"a sentence with beam {beam_name}: {corpus.source_tokens:.1f} tokens x {costs.encoder_flops / 1e6:.3g} Mflop "
+        f"+ {beam} x {corpus.target_tokens:.1f} tokens x {costs.decoder_flops / 1e6:.3g} Mflop = {flops / 1e9:.3g} "
         f"Gflop, at {share:.2f} of the peak, and {search_s * 1e3:.3g} ms of search: {sentence_s * 1e3:.3g} ms of a "
         f"{device.name}"
     )
