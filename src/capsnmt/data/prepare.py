@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import glob
+import hashlib
 import json
 import logging
 import os
@@ -53,6 +54,7 @@ _OLD_TRAIN_FILE = "train.arrow"  # of format 1
 _VALID_FILE = "valid.arrow"
 _UNFINISHED = ".unfinished"  # ends the names of folders that are being filled
 _BYTES_FOR_WORKERS = 8_000_000  # of text; with less they would take longer to start than to do it
+_END_BYTES = 1 << 16  # of a text file, at each end, are compared
 _TOO_LONG = "too_long"  # by data.max_tokens; what the filters of text leave out has names of its own
 
 _NO_FILTERS = flatten({"data": {"filters": FilterConfig().model_dump(mode="json")}})
@@ -137,8 +139,9 @@ def _verify(folder: Path) -> None:
 def _build(folder: Path, config: RunConfig, *, progress: bool, workers: int | None) -> dict[str, Any]:
     """Fills a temporary folder and renames it, so that `folder` never holds half a store."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # The sizes before reading, so that a file that grows meanwhile is noticed later.
-    origin = {"format_version": STORE_FORMAT, "settings": _settings(config), "file_sizes": _file_sizes(config)}
+    # Before reading, so that a file that grows meanwhile is noticed later.
+    files = {"file_sizes": _file_sizes(config), "file_ends": _file_ends(config)}
+    origin = {"format_version": STORE_FORMAT, "settings": _settings(config), **files}
     with ExitStack() as held:
         temporary = _claim(folder, origin, held)
         try:
@@ -187,8 +190,8 @@ def _origin_of(folder: Path) -> Any:
     """From what an unfinished store is made."""
     try:
         info = _read_info(folder)
-        return {key: info[key] for key in ("format_version", "settings", "file_sizes")}
-    except CapsNMTError:
+        return {key: info[key] for key in ("format_version", "settings", "file_sizes", "file_ends")}
+    except (CapsNMTError, KeyError):
         pass
     try:
         return json.loads((folder / LEDGER_FILE).read_text(encoding="utf-8"))["origin"]
@@ -310,12 +313,30 @@ def _texts_read(config: RunConfig) -> list[ParallelText]:
     return [text for text in (*config.data.train.corpora, config.data.valid, test) if text is not None]
 
 
-def _file_sizes(config: RunConfig) -> dict[str, int]:
-    """Bytes of each text file that is there, by its name in the config."""
+def _files_read(config: RunConfig) -> dict[str, Path]:
+    """The text files that are there, by their names in the config."""
     texts = _texts_read(config)
     names = [name for text in texts for name in names_of(text)]
     files = [file for text in texts for file in files_of(text, config.data.root)]
-    return {name: file.stat().st_size for name, file in zip(names, files, strict=True) if file.is_file()}
+    return {name: file for name, file in zip(names, files, strict=True) if file.is_file()}
+
+
+def _file_sizes(config: RunConfig) -> dict[str, int]:
+    """Bytes of each text file."""
+    return {name: file.stat().st_size for name, file in _files_read(config).items()}
+
+
+def _file_ends(config: RunConfig) -> dict[str, str]:
+    """SHA-256 of the beginning and the end of each text file: notices most edits that keep the size, in no time."""
+    return {name: _sha256_of_ends(file) for name, file in _files_read(config).items()}
+
+
+def _sha256_of_ends(path: Path) -> str:
+    with path.open("rb") as file:
+        digest = hashlib.sha256(file.read(_END_BYTES))
+        file.seek(max(0, path.stat().st_size - _END_BYTES))
+        digest.update(file.read(_END_BYTES))
+    return digest.hexdigest()
 
 
 def _check_same(folder: Path, config: RunConfig) -> None:
@@ -332,6 +353,9 @@ def _check_same(folder: Path, config: RunConfig) -> None:
         for name, size in info["file_sizes"].items()
         if sizes.get(name, size) != size
     ]
+    if not faults:
+        ends, before = _file_ends(config), info.get("file_ends", {})  # which older stores do not have
+        faults = [f"{name}: was edited since" for name in before if ends.get(name, before[name]) != before[name]]
     if faults:
         listed = "\n".join(f"  {fault}" for fault in faults)
         raise CapsNMTError(

@@ -27,6 +27,7 @@ from capsnmt.errors import CapsNMTError
 # How long ranks wait for one that prepares the corpus or validates; NCCL would give up after ten minutes. A rank that
 # has died is no reason to wait: torchrun sees it at once.
 _PATIENCE = timedelta(hours=2)
+_DEATH_S = 10.0  # what a killed rank, on another machine perhaps, may take to let go of the folder
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,11 @@ class Ranks:
         tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
         dist.all_reduce(tensor, op=operation)
         return float(tensor.item())
+
+
+def restart_wait_s() -> float:
+    """How long to wait for a folder that is locked: under torchrun its holder may be a rank that is just dying."""
+    return _DEATH_S if "TORCHELASTIC_RUN_ID" in os.environ else 0.0
 
 
 def _num_nodes() -> int:

@@ -37,7 +37,7 @@ from capsnmt.training.checkpoint import (
     save_checkpoint,
 )
 from capsnmt.training.diagnosis import RoutingMeter, gradient_norms
-from capsnmt.training.distributed import Ranks, joined_ranks
+from capsnmt.training.distributed import Ranks, joined_ranks, restart_wait_s
 from capsnmt.training.guard import DivergenceGuard, StopRequest, folder_lock, stop_on_signals
 from capsnmt.training.journal import Journal
 from capsnmt.training.precision import use_bf16
@@ -52,7 +52,7 @@ def train(config: RunConfig, *, show: bool = True) -> Path:
     parse_model_config(config.model)  # a typo in the model section must not wait for the corpus
     with (
         joined_ranks(pick_device(config.training.device)) as ranks,
-        folder_lock(Path(config.output)) if ranks.is_first else nullcontext(),
+        folder_lock(Path(config.output), wait_s=restart_wait_s()) if ranks.is_first else nullcontext(),
         stop_on_signals() as stop,
     ):
         return _train(config, ranks, stop, show=show and ranks.is_first)

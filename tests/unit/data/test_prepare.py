@@ -3,7 +3,7 @@ import logging
 import multiprocessing
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 
 from capsnmt.config import LanguagesConfig, RunConfig
 from capsnmt.data import stages
+from capsnmt.data.corpus import read_pairs
 from capsnmt.data.ledger import ShardRecord
 from capsnmt.data.prepare import load_store, prepare
 from capsnmt.data.store import text_batch, write_texts
@@ -207,6 +208,18 @@ def test_an_edited_text_is_noticed(folder: Path) -> None:
     write_text(folder / "text", "train", TRAIN[:-1])
     with pytest.raises(CapsNMTError, match=r"train\.en: had \d+ bytes, now has \d+"):
         prepare(recipe(folder))
+
+
+def test_an_edited_text_of_the_same_size_is_noticed(folder: Path) -> None:
+    store = prepare(recipe(folder))
+    text = folder / "text" / "train.de"
+    text.write_bytes(text.read_bytes().replace(b"Katze", b"Tatze", 1))
+    with pytest.raises(CapsNMTError, match=r"train\.de: was edited since"):
+        prepare(recipe(folder))
+    info = json.loads((store / "store.json").read_text())
+    del info["file_ends"]
+    (store / "store.json").write_text(json.dumps(info))
+    assert prepare(recipe(folder)) == store  # one from before knows sizes only
 
 
 def test_folders_that_are_no_store(folder: Path) -> None:
@@ -409,14 +422,20 @@ def test_checksums_tell_of_other_damaged_files(folder: Path, name: str) -> None:
 
 
 @pytest.mark.usefixtures("small_shards")
-def test_what_was_read_before_an_error_is_kept(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_was_read_before_an_error_is_kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*text: Any) -> Iterator[tuple[str, str]]:
+        for number, pair in enumerate(read_pairs(*text)):
+            if number == 50:
+                raise CapsNMTError("the disk does not answer")
+            yield pair
+
     whole = contents(prepare(recipe(folder, store=str(folder / "whole")), progress=False))
-    text = folder / "text" / "train.en"
-    good = text.read_bytes()
-    text.write_bytes(good.replace(b"number 50", b"number \xff0"))
-    with pytest.raises(CapsNMTError, match="line 51: not valid UTF-8"):
-        prepare(recipe(folder), progress=False)
-    text.write_bytes(good)
+    with monkeypatch.context() as patched:
+        patched.setattr(stages, "read_pairs", broken)
+        with pytest.raises(CapsNMTError, match="the disk does not answer"):
+            prepare(recipe(folder), progress=False)
     with caplog.at_level(logging.INFO):
         assert contents(prepare(recipe(folder), progress=False)) == whole
     assert "going on after 45 pairs" in caplog.text
