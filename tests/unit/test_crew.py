@@ -113,6 +113,21 @@ def test_a_worker_that_cannot_load_is_done_without_unless_it_is_the_last():
         list(_Crew([broken]).answers(blocks))
 
 
+@pytest.mark.parametrize(("address", "expected"), [(None, "local"), ("head:6379", None)])
+def test_a_cluster_is_joined_only_where_one_is_named(monkeypatch, address, expected):
+    """Without an address Ray would join what /tmp/ray/ray_current_cluster names, which may be long dead."""
+    asked = []
+    ray = sys.modules["ray"]
+    ray.init, ray.shutdown = lambda **settings: asked.append(settings.get("address")), lambda: asked.append("shutdown")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if address is not None:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr(cluster, "_OBJECT_STORE_BYTES", 0)
+    with cluster._connected(None):
+        assert asked == [expected]
+    assert asked == [expected, "shutdown"]
+
+
 def test_too_little_shared_memory_is_told(monkeypatch):
     monkeypatch.setattr(cluster, "_OBJECT_STORE_BYTES", 1 << 60)
     monkeypatch.setattr(cluster.os, "statvfs", lambda _: SimpleNamespace(f_bavail=16 << 10, f_frsize=4096))
