@@ -46,12 +46,16 @@ STAGE = re.compile(r"^(?P<stage>[a-z ]+): (?P<pairs>\d+) pairs in (?P<seconds>[\
 
 FILTERS = {"max_words": 250, "max_characters": 2500, "max_ratio": 4.0, "deduplicate": True, "drop_overlap": True}
 
-# Run in a process of its own, as a training would open the store.
+# Run in a process of its own. What `capsnmt train` does before its first batch, besides building its model: it imports
+# (torch too), reads the recipe, sees that the store is its own, loads subwords and store, and starts the batches.
 FIRST_BATCH = """
 import json, re, sys, time
 start_s = time.perf_counter()
+import capsnmt.training.loop
+from capsnmt.config import load_recipe
 from capsnmt.data.batches import BatchStream
-from capsnmt.data.prepare import load_store
+from capsnmt.data.prepare import load_store, prepare
+from capsnmt.text.pipeline import TextPipeline
 
 def megabytes():
     status = open("/proc/self/status").read()
@@ -60,9 +64,12 @@ def megabytes():
     return {"resident_mb": resident, "anonymous_mb": anonymous}
 
 imported_s = time.perf_counter()
-store = load_store(sys.argv[1]).train
+config = load_recipe(sys.argv[1])
+folder = prepare(config, progress=False)
+text = TextPipeline.load(folder, config.text)
+store = load_store(folder).train
 opened_s = time.perf_counter()
-stream = BatchStream(store, batch_tokens=4096, seed=1)
+stream = BatchStream(store, batch_tokens=config.training.batch_tokens, seed=1, pipeline=text)
 next(stream)
 first_s = time.perf_counter()
 at_first = megabytes()
@@ -74,6 +81,7 @@ times_s = {
     "import_s": imported_s - start_s,
     "open_s": opened_s - imported_s,
     "shuffle_and_first_batch_s": first_s - opened_s,
+    "all_to_the_first_batch_s": first_s - start_s,
     "next_1000_batches_s": thousand_s - first_s,
 }
 print(json.dumps({**times_s, "at_first_batch": at_first, "after_1001_batches": megabytes()}))
@@ -121,6 +129,15 @@ def memory(process: int) -> tuple[int, int]:
     return 1024 * int(values.get("VmRSS", 0)), 1024 * int(values.get("RssAnon", 0))
 
 
+def cpu_s(process: int) -> float:
+    """CPU seconds of a process and of its children that have ended; none if it has ended itself."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
 def children_cpu_s() -> float:
     """Of the children that have ended, and of theirs."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -146,10 +163,12 @@ def watch(command: list[str], folder: Path, cores: int | None = None, kill_after
                 watched.peak_processes = [size for size, _ in each]
                 watched.peak_after = ((folder / "log").read_text().splitlines() or [""])[-1]
             if kill_after_s is not None and time.perf_counter() - start_s > kill_after_s:
+                watched.cpu_s = sum(map(cpu_s, tree))  # nobody will wait for its children, so the kernel forgets theirs
                 process.kill()
+                process.wait()
             time.sleep(SAMPLE_EVERY_S)
         watched.elapsed_s = time.perf_counter() - start_s
-        watched.cpu_s = children_cpu_s() - start_cpu_s
+        watched.cpu_s = watched.cpu_s or children_cpu_s() - start_cpu_s
         for stream, name in ((output, "output"), (errors, "errors")):
             stream.seek(0)
             setattr(watched, name, stream.read())
@@ -237,7 +256,7 @@ def rounded(watched: Watched, pairs: int) -> dict[str, object]:
 def measure_prepare(recipe: Path, pairs: int, cores: int | None, kill_after_s: float | None) -> dict[str, object]:
     folder = recipe.parent
     command = [sys.executable, "-m", "capsnmt", "prepare", str(recipe)]
-    killed = {}
+    killed, first = {}, None
     if kill_after_s is not None:
         first = watch(command, folder, cores, kill_after_s)
         (left,) = folder.glob(f".{recipe.stem}.*.unfinished")  # it was killed in the middle
@@ -247,8 +266,12 @@ def measure_prepare(recipe: Path, pairs: int, cores: int | None, kill_after_s: f
             "killed_after_s": kill_after_s,
             "resident_mb_before_the_kill": round(first.resident_bytes / MB),
             **done,
+            "note": "seconds and rates are of both runs together, stages are of the second",
         }
     watched = watch(command, folder, cores)
+    if first is not None:
+        watched.elapsed_s += first.elapsed_s
+        watched.cpu_s += first.cpu_s
     store = folder / recipe.stem
     size = sum(file.stat().st_size for file in store.iterdir())
     stages = [match for line in watched.errors.splitlines() if (match := STAGE.match(line))]
@@ -265,11 +288,11 @@ def measure_prepare(recipe: Path, pairs: int, cores: int | None, kill_after_s: f
     }
 
 
-def measure_first_batch(store: Path) -> dict[str, object]:
-    watched = watch([sys.executable, "-c", FIRST_BATCH, str(store)], store.parent)
+def measure_first_batch(recipe: Path) -> dict[str, object]:
+    watched = watch([sys.executable, "-c", FIRST_BATCH, str(recipe)], recipe.parent)
     found = json.loads(watched.output)
     return {
-        "what": "first batch",
+        "what": "first batch, as `capsnmt train` makes it, without its model",
         **{key: round(value, 2) if isinstance(value, float) else value for key, value in found.items()},
     }
 
@@ -316,7 +339,7 @@ def main() -> None:
         measures = {
             "prepare": [
                 lambda: measure_prepare(filtered, args.pairs, args.workers, args.kill_after),
-                lambda: measure_first_batch(folder / filtered.stem),
+                lambda: measure_first_batch(filtered),
             ],
             "doctor": [lambda: measure_doctor(filtered, args.pairs)],
             "language": [lambda: measure_prepare(with_language, args.pairs, args.workers, None)],

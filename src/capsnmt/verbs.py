@@ -17,7 +17,7 @@ from capsnmt.config import DecodingConfig, FolderConfig, LanguagesConfig, Parall
 from capsnmt.decoding.engine import Engine
 from capsnmt.decoding.ensemble import EnsembleEngine
 from capsnmt.decoding.formats import FORMATS
-from capsnmt.decoding.streams import batches_from_stream
+from capsnmt.decoding.streams import IDLE_S, batches_from_stream
 from capsnmt.decoding.translation import TranslateOptions, Translation
 from capsnmt.decoding.translator import LineTranslator
 from capsnmt.errors import CapsNMTError
@@ -199,8 +199,10 @@ def translate_stream(
     if options.num_best > 1 and format_ == "text":
         raise CapsNMTError("more than one translation per line needs --format json or nbest")
     job = Job(tuple(map(str, model_folders(folder))), options, prefix, engine, device, selection)
+    # A cluster's answers come while this process waits for lines, so it may not wait for long.
+    blocks = batches_from_stream(read, batch_lines, idle_s=IDLE_S if engine == "ray" else None)
     number = 0
-    for translations in translate_blocks(job, batches_from_stream(read, batch_lines), workers=workers):
+    for translations in translate_blocks(job, blocks, workers=workers):
         for translation in translations:
             write.write(FORMATS[format_](number, translation).encode("utf-8", errors="replace") + b"\n")
             number += 1
@@ -214,9 +216,10 @@ def translate_blocks(
     """The translations of blocks of lines, in order, lazily: here, or over a cluster with engine ray."""
     numbered = _numbered(blocks)
     if job.engine == "ray":
-        for folder in job.folders:
+        folders = model_folders(job.folders)
+        for folder in folders:
             languages_of(folder)  # what is no model folder is told now, not by a worker
-        anywhere = tuple(str(Path(folder).resolve()) for folder in job.folders)  # workers start elsewhere
+        anywhere = tuple(str(folder.resolve()) for folder in folders)  # workers start elsewhere
         return cluster.translate_blocks(job._replace(folders=anywhere, engine="auto"), numbered, workers=workers)
     return map(BlockTranslator(job).translate, numbered)
 
@@ -348,11 +351,13 @@ def distill(
     options: TranslateOptions | None = None,
     subwords: Sequence[str] = (),
     engine: str = "auto",
+    device: str = "auto",
     workers: int | None = None,
     show: bool = False,
 ) -> dict[str, Any] | None:
     """A corpus as a teacher would have written it: model folder, ensemble, CTranslate2 model or shell command."""
     _need("sacrebleu", "distilling")
+    from capsnmt.distillation import TEACHER_BEAM
     from capsnmt.distillation.distill import distill as distill_corpus
     from capsnmt.distillation.progress import shown_progress
     from capsnmt.distillation.teachers import open_teacher
@@ -360,8 +365,8 @@ def distill(
     if (teacher is None) == (command is None):
         raise CapsNMTError("distill needs one teacher: a model folder, or --command that maps lines to lines")
     models = [] if teacher is None else [teacher] if isinstance(teacher, str | Path) else list(teacher)
-    options = options or TranslateOptions()
-    opened = open_teacher(models, command, options, subwords=subwords, engine=engine, workers=workers)
+    options = options or TranslateOptions(beam=TEACHER_BEAM)
+    opened = open_teacher(models, command, options, subwords=subwords, engine=engine, device=device, workers=workers)
     with shown_progress(show) as report:
         return distill_corpus(opened, request, report)
 

@@ -1,4 +1,4 @@
-"""Translating and distilling over Ray, two workers on this machine: the same lines, also if a worker is killed."""
+"""Translating and distilling over Ray, two workers on this machine: the same lines, also if they are killed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+
+from capsnmt import cluster, verbs
+from capsnmt.decoding.translation import TranslateOptions
 
 pytest.importorskip("ray")
 
@@ -51,7 +54,7 @@ def wait_for(found, what):
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="finds the workers through /proc")
-def test_a_killed_worker_loses_and_doubles_nothing(run_here, start, tmp_path):
+def test_killed_workers_lose_and_double_nothing(run_here, start, tmp_path):
     lines = some_lines(480)
     expected = run_here("translate", MODEL, "--batch-lines", 8, stdin="".join(lines).encode())
     assert expected.code == 0, expected.err
@@ -59,11 +62,13 @@ def test_a_killed_worker_loses_and_doubles_nothing(run_here, start, tmp_path):
     options = ["--engine", "ray", "--workers", 2, "--batch-lines", 8, "-o", output]
     process = start("translate", MODEL, *options)
     try:
-        process.stdin.write("".join(lines[:240]).encode())
+        process.stdin.write("".join(lines[:8]).encode())
         process.stdin.flush()
-        wait_for(lambda: output.exists() and output.stat().st_size, "no translation came")
-        first = wait_for(lambda: workers_below(process.pid), "no worker was found")
-        os.kill(first[0], signal.SIGKILL)
+        wait_for(lambda: output.exists() and output.stat().st_size, "a block was not answered before more lines came")
+        process.stdin.write("".join(lines[8:240]).encode())
+        process.stdin.flush()
+        for worker in wait_for(lambda: workers_below(process.pid), "no worker was found"):
+            os.kill(worker, signal.SIGKILL)
         _, errors = process.communicate("".join(lines[240:]).encode(), timeout=PATIENCE_S)
     finally:
         process.kill()  # else a failure would wait for it
@@ -75,6 +80,14 @@ def test_what_is_no_model_folder_is_told_before_a_cluster_starts(run_here, tmp_p
     ended = run_here("translate", tmp_path, "--engine", "ray", stdin=b"eins\n")
     assert ended.code == 1
     assert "is not a model folder" in ended.err
+
+
+def test_a_shipped_model_is_sent_as_its_folder(monkeypatch):
+    sent = []
+    monkeypatch.setattr(cluster, "translate_blocks", lambda job, blocks, workers: sent.append(job) or iter(()))
+    monkeypatch.setattr("capsnmt.zoo.shipped_models", lambda: {"xx-yy": MODEL})
+    verbs.translate_blocks(cluster.Job(("xx-yy",), TranslateOptions(), engine="ray"), [])
+    assert sent[0].folders == (str(MODEL.resolve()),)
 
 
 def test_distilling_writes_the_same_corpus(run_here, tmp_path):

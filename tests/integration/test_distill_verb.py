@@ -41,6 +41,12 @@ def test_the_corpus_is_what_translate_says(command, run_here, taught, corpus, tm
     assert json.loads(ended.lines[-1])["verdicts"]["kept"] == len([x for x in expected if x])
 
 
+def test_the_device_reaches_the_teacher(command, run_here):
+    ended = run_here(*command("--device", "cuda", "--engine", "onnx"))
+    assert ended.code == 1
+    assert "device cuda needs engine torch" in ended.err
+
+
 def test_a_killed_process_is_continued(command, start, run_here, tmp_path):
     process = start(*command("--batch-lines", 1), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     journal = tmp_path / "out" / "translations-1-of-1.jsonl"

@@ -226,7 +226,7 @@ def test_a_killed_prepare_leaves_no_half_store_and_the_next_one_tidies_up(tmp_pa
 
 
 def test_prepare_leaves_alone_what_another_process_is_at(tmp_path, recipe):
-    path, others = recipe("simple"), tmp_path / ".store.abc.unfinished"
+    path, others = recipe("simple"), tmp_path / ".store.abcdefgh.unfinished"
     others.mkdir()
     descriptor = os.open(others, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)

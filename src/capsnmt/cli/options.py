@@ -36,6 +36,7 @@ Engine = Annotated[
 BulkEngine = Annotated[
     str, typer.Option(help="auto, onnx, torch; or ray: over a cluster, or the cores of this machine, in bulk.")
 ]
+DeviceName = Annotated[str, typer.Option("--device", help="auto, cpu or cuda (torch only).")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes of engine ray; default: all CPUs.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only errors.")]
 

@@ -10,9 +10,10 @@ import typer
 from rich.console import Console
 
 from capsnmt import verbs
-from capsnmt.cli.options import BulkEngine, Data, Engine, Folder, Quiet, Workers, log_to_stderr, open_binary
+from capsnmt.cli.options import BulkEngine, Data, DeviceName, Engine, Folder, Quiet, Workers, log_to_stderr, open_binary
 from capsnmt.config import parse_language_pair
 from capsnmt.decoding.translation import TranslateOptions
+from capsnmt.distillation import TEACHER_BEAM
 
 
 def distill(
@@ -26,7 +27,7 @@ def distill(
     ] = None,
     reference: Annotated[Path | None, typer.Option("--reference", "-r", help="The original target side.")] = None,
     languages: Annotated[str | None, typer.Option(help="Such as en-de; our own folders know theirs.")] = None,
-    beam: Annotated[int, typer.Option(min=1, help="The teacher's beam.")] = 5,
+    beam: Annotated[int, typer.Option(min=1, help="The teacher's beam.")] = TEACHER_BEAM,
     num_best: Annotated[int, typer.Option("--n-best", min=1, help="Candidates a line, to choose from.")] = 1,
     choose: Annotated[
         Literal["score", "bleu"], typer.Option(help="The teacher's first, or the nearest to the reference.")
@@ -41,6 +42,7 @@ def distill(
     batch_lines: Annotated[int, typer.Option(min=1, help="Lines that a kill can lose at most.")] = 256,
     subwords: Annotated[list[str] | None, typer.Option(help="SentencePiece files of a CTranslate2 model.")] = None,
     engine: BulkEngine = "auto",
+    device: DeviceName = "auto",
     workers: Workers = None,
     quiet: Quiet = False,
 ) -> None:
@@ -69,6 +71,7 @@ def distill(
         options=options,
         subwords=subwords or [],
         engine=engine,
+        device=device,
         workers=workers,
         show=not quiet,
     )

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from capsnmt import verbs, zoo
-from capsnmt.cli.options import BulkEngine, Engine, Folder, Folders, Models, Workers, open_binary
+from capsnmt.cli.options import BulkEngine, DeviceName, Engine, Folder, Folders, Models, Workers, open_binary
 from capsnmt.config import LengthPenaltyType, parse_language_pair
 from capsnmt.data.corpus import read_lines
 from capsnmt.decoding.translation import SamplingOptions, TranslateOptions
@@ -51,7 +51,7 @@ def translate(
     selection: Annotated[
         bool, typer.Option("--selection/--no-selection", help="Use the exported lexicon, where there is one.")
     ] = True,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda (torch only).")] = "auto",
+    device: DeviceName = "auto",
 ) -> None:
     """Translate line by line: one line in, one line out, flushed."""
     sampling = SamplingOptions(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed) if sample else None

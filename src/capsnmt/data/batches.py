@@ -21,6 +21,7 @@ Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 _POOL_ROWS = SMALL_ROWS  # sorted together
+_LEAST_POOL_ROWS = 5000  # where repeats are spread over pools; smaller ones would pad more than a seventh of a batch
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ def plan_epoch(
     In each batch rows × longest source and rows × longest target are at most `batch_tokens`; a row that is too long
     by itself stands alone. Planned pool by pool, so the first batch does not wait for millions of others; a pool is a
     random part of the corpus, so batches need not be mixed between pools. `lengths` is asked for one group of shards
-    after the other. With `repeats` each row of corpus n comes so many times, 0.3 times meaning three epochs in ten.
+    after the other. With `repeats` each row of corpus n comes so many times, 0.3 times meaning three epochs in ten;
+    several times fall into different pools, for within one pool equal lengths would bring them into one batch.
     """
     generator = np.random.default_rng([seed, epoch])
     starts = np.concatenate([[0], np.cumsum(shard_rows)]).astype(np.int64)
@@ -58,19 +60,38 @@ def plan_epoch(
         found = [lengths(shard) for shard in shards]
         numbers = np.concatenate([np.arange(starts[shard], starts[shard + 1]) for shard in shards])
         source, target = (np.concatenate([part[side] for part in found]) for side in (0, 1))
-        drawn = np.arange(len(numbers))
+        parts = [np.arange(len(numbers))]
         if repeats:
             times = np.asarray(repeats)[np.concatenate([part.corpus for part in found])]  # (rows,)
-            drawn = np.repeat(drawn, np.floor(times + generator.random(len(times))).astype(np.int64))
-        shuffled = generator.permutation(drawn)
-        for start in range(0, len(shuffled), _POOL_ROWS):
-            rows = shuffled[start : start + _POOL_ROWS]
+            parts = _spread(np.floor(times + generator.random(len(times))).astype(np.int64), generator)
+        for rows in _pools(parts, generator):
             # Without noise equal lengths would always meet the same neighbours.
             noise = generator.random(len(rows))
             rows = rows[_tile_order(source[rows], target[rows] + noise, batch_tokens=batch_tokens)]
             batches = _cut(rows, source, target, batch_tokens=batch_tokens)
             for index in generator.permutation(len(batches)):
                 yield numbers[batches[index]]
+
+
+def _spread(times: Int64Array, generator: np.random.Generator) -> list[Int64Array]:
+    """Each row so many times, in parts that have it once, or as evenly as parts that are large enough allow."""
+    rows = np.repeat(np.arange(len(times)), times)  # (draws,)
+    num_parts = min(int(times.max(initial=1)), max(1, len(rows) // _LEAST_POOL_ROWS))
+    if num_parts == 1:
+        return [rows]
+    draw = np.arange(len(rows)) - np.repeat(np.cumsum(times) - times, times)  # 0, 1, … for each row
+    phase = generator.random(len(times))[rows]
+    part = np.floor((draw + phase) * num_parts / times[rows]).astype(np.int64)
+    part = np.minimum(part, num_parts - 1)  # a phase of almost 1 may be rounded up
+    return [rows[part == number] for number in range(num_parts)]
+
+
+def _pools(parts: list[Int64Array], generator: np.random.Generator) -> Iterator[Int64Array]:
+    """What is sorted together: each part in random order, cut."""
+    for part in parts:
+        shuffled = generator.permutation(part)
+        for start in range(0, len(shuffled), _POOL_ROWS):
+            yield shuffled[start : start + _POOL_ROWS]
 
 
 def corpus_repeats(rows: Sequence[int], weights: Sequence[float], temperature: float) -> tuple[float, ...]:

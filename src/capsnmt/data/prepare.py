@@ -2,7 +2,8 @@
 
     store/{train-00000.arrow, train-00001.arrow, …, valid.arrow, subwords.model, store.json}
 
-store.json has rows, bytes and SHA-256 of each shard. What a killed process leaves, the next one goes on with.
+store.json has rows, bytes and SHA-256 of each shard, and the SHA-256 of the other files. What a killed process leaves,
+the next one goes on with.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import glob
+import hashlib
 import json
 import logging
 import os
@@ -30,6 +32,7 @@ from capsnmt.data.filters import EMPTY, active_reasons
 from capsnmt.data.ledger import LEDGER_FILE, Ledger
 from capsnmt.data.stages import (
     Stages,
+    check_valid,
     encode_train,
     encode_valid,
     progress_bar,
@@ -38,9 +41,9 @@ from capsnmt.data.stages import (
     train_all_subwords,
 )
 from capsnmt.data.store import ShardFile, Store, sha256_of
-from capsnmt.data.workers import WorkerDeathError, default_workers
+from capsnmt.data.workers import default_workers
 from capsnmt.errors import CapsNMTError
-from capsnmt.text.pipeline import TextPipeline
+from capsnmt.text.pipeline import TextPipeline, subword_files
 
 _LOG = logging.getLogger(__name__)
 
@@ -51,6 +54,7 @@ _OLD_TRAIN_FILE = "train.arrow"  # of format 1
 _VALID_FILE = "valid.arrow"
 _UNFINISHED = ".unfinished"  # ends the names of folders that are being filled
 _BYTES_FOR_WORKERS = 8_000_000  # of text; with less they would take longer to start than to do it
+_END_BYTES = 1 << 16  # of a text file, at each end, are compared
 _TOO_LONG = "too_long"  # by data.max_tokens; what the filters of text leave out has names of its own
 
 _NO_FILTERS = flatten({"data": {"filters": FilterConfig().model_dump(mode="json")}})
@@ -123,16 +127,21 @@ def _shards_of(folder: Path, info: dict[str, Any]) -> list[ShardFile]:
 
 def _verify(folder: Path) -> None:
     info = _read_info(folder)
-    for shard, record in zip(_shards_of(folder, info), info.get("shards", []), strict=False):  # format 1 has none
-        if sha256_of(shard.path) != record.get("sha256"):
-            raise CapsNMTError(f"the shard {shard.path} does not match its checksum; delete {folder} and prepare again")
+    # Format 1 has no shards, and the first stores of format 2 have no other files' checksums.
+    shards = zip(_shards_of(folder, info), info.get("shards", []), strict=False)
+    expected = {shard.path.name: record.get("sha256") for shard, record in shards} | info.get("files", {})
+    for name, sha256 in expected.items():
+        path = folder / Path(name).name  # nothing outside of the folder
+        if not os.path.isfile(path) or sha256_of(path) != sha256:
+            raise CapsNMTError(f"{path} does not match its checksum; delete {folder} and prepare again")
 
 
 def _build(folder: Path, config: RunConfig, *, progress: bool, workers: int | None) -> dict[str, Any]:
     """Fills a temporary folder and renames it, so that `folder` never holds half a store."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # The sizes before reading, so that a file that grows meanwhile is noticed later.
-    origin = {"format_version": STORE_FORMAT, "settings": _settings(config), "file_sizes": _file_sizes(config)}
+    # Before reading, so that a file that grows meanwhile is noticed later.
+    files = {"file_sizes": _file_sizes(config), "file_ends": _file_ends(config)}
+    origin = {"format_version": STORE_FORMAT, "settings": _settings(config), **files}
     with ExitStack() as held:
         temporary = _claim(folder, origin, held)
         try:
@@ -141,8 +150,9 @@ def _build(folder: Path, config: RunConfig, *, progress: bool, workers: int | No
                 info = _fill(temporary, config, origin, stages, workers)
             stages.log(info["train"]["read"])
             _move_into_place(temporary, folder, config)
-        except CapsNMTError as error:
-            if not isinstance(error, WorkerDeathError):  # text or settings must change, and with them all that was done
+        except CapsNMTError:
+            # What was read may be of use to the next try; if text or settings change until then, _claim drops it.
+            if not any(temporary.glob("*.arrow")):
                 shutil.rmtree(temporary, ignore_errors=True)
             raise
     return info
@@ -155,7 +165,8 @@ def _claim(folder: Path, origin: dict[str, Any] | None, held: ExitStack) -> Path
     """
     found: Path | None = None
     with _locked(folder.parent, wait=True):  # nobody may take the new folder for an abandoned one
-        for left in folder.parent.glob(f".{glob.escape(folder.name)}.*{_UNFINISHED}"):
+        # Eight letters are what mkdtemp adds; more would be those of a store whose name begins like this one's.
+        for left in folder.parent.glob(f".{glob.escape(folder.name)}.{'?' * 8}{_UNFINISHED}"):
             lock = ExitStack()
             with suppress(FileNotFoundError):  # it may get its final name at any moment
                 if not lock.enter_context(_locked(left)):
@@ -179,8 +190,8 @@ def _origin_of(folder: Path) -> Any:
     """From what an unfinished store is made."""
     try:
         info = _read_info(folder)
-        return {key: info[key] for key in ("format_version", "settings", "file_sizes")}
-    except CapsNMTError:
+        return {key: info[key] for key in ("format_version", "settings", "file_sizes", "file_ends")}
+    except (CapsNMTError, KeyError):
         pass
     try:
         return json.loads((folder / LEDGER_FILE).read_text(encoding="utf-8"))["origin"]
@@ -223,6 +234,7 @@ def _fill_parts(ledger: Ledger, config: RunConfig, stages: Stages, workers: int)
     """Stage by stage; returns what store.json says of them."""
     folder = ledger.folder
     if not ledger.is_read:
+        check_valid(config)
         read_train(ledger, config, stages, workers)
     counts, left = ledger.counts, ledger.num_texts
     if left == 0:
@@ -234,7 +246,7 @@ def _fill_parts(ledger: Ledger, config: RunConfig, stages: Stages, workers: int)
             TextPipeline.load(Path(config.data.subwords_from), config.text).copy_to(folder)
         ledger.has_subwords = True
         ledger.save()
-    num_valid = encode_valid(folder / _VALID_FILE, config, stages)  # before train, so that its faults are told soon
+    num_valid = encode_valid(folder / _VALID_FILE, config, stages)
     shuffle_texts(ledger, stages)
     encode_train(ledger, config, stages, workers)
     counts["kept"] = sum(shard.rows for shard in ledger.shards)
@@ -255,6 +267,9 @@ def _fill_parts(ledger: Ledger, config: RunConfig, stages: Stages, workers: int)
         "shards": [
             {key: getattr(shard, key) for key in ("file", "rows", "bytes", "sha256")} for shard in ledger.shards
         ],
+        "files": {
+            name: sha256_of(folder / name) for name in sorted({_VALID_FILE, *subword_files(config.text.subwords.joint)})
+        },
     }
 
 
@@ -298,12 +313,30 @@ def _texts_read(config: RunConfig) -> list[ParallelText]:
     return [text for text in (*config.data.train.corpora, config.data.valid, test) if text is not None]
 
 
-def _file_sizes(config: RunConfig) -> dict[str, int]:
-    """Bytes of each text file that is there, by its name in the config."""
+def _files_read(config: RunConfig) -> dict[str, Path]:
+    """The text files that are there, by their names in the config."""
     texts = _texts_read(config)
     names = [name for text in texts for name in names_of(text)]
     files = [file for text in texts for file in files_of(text, config.data.root)]
-    return {name: file.stat().st_size for name, file in zip(names, files, strict=True) if file.is_file()}
+    return {name: file for name, file in zip(names, files, strict=True) if file.is_file()}
+
+
+def _file_sizes(config: RunConfig) -> dict[str, int]:
+    """Bytes of each text file."""
+    return {name: file.stat().st_size for name, file in _files_read(config).items()}
+
+
+def _file_ends(config: RunConfig) -> dict[str, str]:
+    """SHA-256 of the beginning and the end of each text file: notices most edits that keep the size, in no time."""
+    return {name: _sha256_of_ends(file) for name, file in _files_read(config).items()}
+
+
+def _sha256_of_ends(path: Path) -> str:
+    with path.open("rb") as file:
+        digest = hashlib.sha256(file.read(_END_BYTES))
+        file.seek(max(0, path.stat().st_size - _END_BYTES))
+        digest.update(file.read(_END_BYTES))
+    return digest.hexdigest()
 
 
 def _check_same(folder: Path, config: RunConfig) -> None:
@@ -320,6 +353,9 @@ def _check_same(folder: Path, config: RunConfig) -> None:
         for name, size in info["file_sizes"].items()
         if sizes.get(name, size) != size
     ]
+    if not faults:
+        ends, before = _file_ends(config), info.get("file_ends", {})  # which older stores do not have
+        faults = [f"{name}: was edited since" for name in before if ends.get(name, before[name]) != before[name]]
     if faults:
         listed = "\n".join(f"  {fault}" for fault in faults)
         raise CapsNMTError(

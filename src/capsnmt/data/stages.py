@@ -72,6 +72,12 @@ _BLOCK_CHARACTERS = 1 << 22  # ends a block early, so that a block of huge lines
 _SUBWORD_LINES = {"bpe": 1_000_000, "unigram": 200_000, "char": 1_000_000, "word": 1_000_000}
 
 
+def check_valid(config: RunConfig) -> None:
+    """Reads the validation text, so that its faults are told before the training text is read, which takes long."""
+    for _ in read_pairs(config.data.valid, config.data.root):
+        pass
+
+
 def read_train(ledger: Ledger, config: RunConfig, stages: Stages, workers: int) -> None:
     """Writes the training text as the model will see it, without what the filters leave out, which is counted."""
     seen = HashSet() if config.data.filters.deduplicate else None
@@ -171,7 +177,8 @@ def shuffle_texts(ledger: Ledger, stages: Stages) -> None:
             path = ledger.folder / record.file
             shuffled = ledger.folder / f"shuffled-{number:05d}.arrow"
             if path != shuffled:
-                texts = joined(list(read_texts(path)))
+                batches = list(read_texts(path))  # none where the corpus ended with the file before
+                texts = joined(batches) if batches else text_batch([])
                 rows = write_texts(shuffled, [texts.take(_order(texts.num_rows, number))])
                 ledger.texts[number] = ShardRecord.of(shuffled, rows, record.counts)
                 ledger.save()

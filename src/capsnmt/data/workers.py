@@ -17,11 +17,6 @@ from typing import Any, TypeVar
 
 from capsnmt.errors import CapsNMTError
 
-
-class WorkerDeathError(CapsNMTError):
-    """A process was killed, or died: nothing that the next try could not do."""
-
-
 Block = TypeVar("Block")
 Answer = TypeVar("Answer")
 
@@ -98,8 +93,8 @@ class _Worker:
             raise error
         return answer
 
-    def _death(self) -> WorkerDeathError:
-        return WorkerDeathError(
+    def _death(self) -> CapsNMTError:
+        return CapsNMTError(
             f"a worker process ended early (exit code {self._process.wait()}; a negative one is the signal that killed "
             "it); see what it wrote above, and whether the machine has run out of memory"
         )

@@ -17,14 +17,15 @@ from capsnmt.errors import CapsNMTError
 
 GRACE_S = 0.003  # how long a started batch waits for one more line: below what a person or a harness notices
 CHUNK_BYTES = 1 << 16  # what a Linux pipe holds
+IDLE_S = 0.05  # how long somebody who has more to look after than the stream may wait for its next line
 CHUNKS_AHEAD = 16  # read ahead of the translating, so at most 1 MiB
 
 Message = list[str] | Exception | None  # lines, a failure, or the end
 Inbox = queue.Queue[Message]
 
 
-def batches_from_stream(stream: BinaryIO, max_lines: int) -> Iterator[list[str]]:
-    """Batches of 1 to `max_lines` lines, without their ends.
+def batches_from_stream(stream: BinaryIO, max_lines: int, *, idle_s: float | None = None) -> Iterator[list[str]]:
+    """Batches of 1 to `max_lines` lines, without their ends. After each `idle_s` without a line comes an empty one.
 
     Only LF ends a line; one CR before it is dropped, and so is a byte-order mark at the very beginning. Bytes that
     are not UTF-8 become U+FFFD: a bad line must not shift the lines after it. Nobody else may read from a pipe before
@@ -32,10 +33,10 @@ def batches_from_stream(stream: BinaryIO, max_lines: int) -> Iterator[list[str]]
     """
     if max_lines < 1:
         raise CapsNMTError(f"max_lines {max_lines} must be 1 or more")
-    return _batches(stream, max_lines)
+    return _batches(stream, max_lines, idle_s)
 
 
-def _batches(stream: BinaryIO, max_lines: int) -> Iterator[list[str]]:
+def _batches(stream: BinaryIO, max_lines: int, idle_s: float | None) -> Iterator[list[str]]:
     inbox: Inbox = queue.Queue(maxsize=CHUNKS_AHEAD)
     stop = threading.Event()
     threading.Thread(target=_read, args=(stream, inbox, stop), name="line-reader", daemon=True).start()
@@ -44,7 +45,7 @@ def _batches(stream: BinaryIO, max_lines: int) -> Iterator[list[str]]:
     failure: Exception | None = None
     try:
         while pending or not ended:
-            wait_s = GRACE_S if pending else None
+            wait_s = GRACE_S if pending else idle_s
             while not ended and len(pending) < max_lines:
                 try:
                     message = inbox.get(timeout=wait_s)
@@ -55,7 +56,7 @@ def _batches(stream: BinaryIO, max_lines: int) -> Iterator[list[str]]:
                     pending += message
                 else:
                     ended, failure = True, message
-            if pending:
+            if pending or not ended:
                 batch, pending = pending[:max_lines], pending[max_lines:]
                 yield batch
         if failure is not None:

@@ -1,1 +1,3 @@
 """Sequence-level knowledge distillation (Kim and Rush 2016): a teacher's translations become a student's corpus."""
+
+TEACHER_BEAM = 5  # unless asked otherwise; `capsnmt plan` costs distilling with it

@@ -132,6 +132,11 @@ def write_corpus(request: DistillRequest, languages: LanguagesConfig, about: dic
             verdicts[verdict] += 1
             if verdict == KEPT and chosen is not None:
                 write(source, one_line(chosen.text))
+        if verdicts.total() != about["source"]["lines"]:
+            raise CapsNMTError(
+                f"{request.output} has translations of {verdicts.total()} lines, but {request.source} has "
+                f"{about['source']['lines']}; run the same command again once nobody else writes there"
+            )
         originals = 0
         if request.with_original and request.reference is not None:
             for source, target in zip(read_lines(request.source), read_lines(request.reference), strict=True):

@@ -13,7 +13,12 @@ import sentencepiece
 from capsnmt.cluster import Job
 from capsnmt.config import LanguagesConfig
 from capsnmt.decoding.translation import TranslateOptions
+from capsnmt.distillation import TEACHER_BEAM
 from capsnmt.errors import CapsNMTError
+from capsnmt.folder import WEIGHTS
+from capsnmt.runtime.choice import choose_engine
+from capsnmt.runtime.manifest import MANIFEST, RUNTIME, sha256_of_file
+from capsnmt.zoo import model_folders
 
 
 class Candidate(NamedTuple):
@@ -46,11 +51,12 @@ class ModelTeacher:
         options: TranslateOptions,
         *,
         engine: str = "auto",
+        device: str = "auto",
         workers: int | None = None,
     ) -> None:
         from capsnmt.verbs import languages_of
 
-        self._job = Job(tuple(map(str, folders)), options, engine=engine)
+        self._job = Job(tuple(map(str, folders)), options, engine=engine, device=device)
         self._workers = workers
         self.languages: LanguagesConfig | None = languages_of(folders[0])
 
@@ -62,9 +68,21 @@ class ModelTeacher:
             yield [[Candidate(text, score) for text, score in each.hypotheses] for each in block]
 
     def about(self) -> dict[str, Any]:
-        """The folders and what they were asked."""
+        """The folders, what is in them and what they were asked."""
         options, models = self._job.options, list(self._job.folders)
-        return {"models": models, "beam": options.beam, "n_best": options.num_best, "split": options.split}
+        return {
+            "models": models,
+            "sha256": [sha256_of_file(self._translating_file(folder)) for folder in model_folders(models)],
+            "beam": options.beam,
+            "n_best": options.num_best,
+            "split": options.split,
+        }
+
+    def _translating_file(self, folder: Path) -> Path:
+        """The weights, or the runtime's manifest, which has the hashes of all its files."""
+        engine = "auto" if self._job.engine == "ray" else self._job.engine
+        is_runtime = choose_engine(folder, engine, self._job.device) == "onnx"
+        return folder / RUNTIME / MANIFEST if is_runtime else folder / WEIGHTS
 
 
 class CTranslate2Teacher:
@@ -141,14 +159,23 @@ def open_teacher(
     *,
     subwords: Sequence[str] = (),
     engine: str = "auto",
+    device: str = "auto",
     workers: int | None = None,
 ) -> Teacher:
     """The teacher that a user names."""
+    is_ours = command is None and not (len(models) == 1 and is_ctranslate2(models[0]))
+    if is_ours:
+        return ModelTeacher(models, options, engine=engine, device=device, workers=workers)
+    if (engine, device, workers) != ("auto", "auto", None):
+        raise CapsNMTError(
+            "--engine, --device and --workers are for model folders of this project; a command or a CTranslate2 model "
+            "runs here, on the CPU: share the work by --shard i/n"
+        )
     if command is not None:
         return CommandTeacher(command)
-    if len(models) == 1 and is_ctranslate2(models[0]):
-        return CTranslate2Teacher(models[0], beam=options.beam or 5, num_best=options.num_best, subwords=subwords)
-    return ModelTeacher(models, options, engine=engine, workers=workers)
+    return CTranslate2Teacher(
+        models[0], beam=options.beam or TEACHER_BEAM, num_best=options.num_best, subwords=subwords
+    )
 
 
 def is_ctranslate2(folder: str | Path) -> bool:

@@ -1,7 +1,7 @@
 """The figures of which a plan is made: what devices can do, what was measured, what is assumed; each with its source.
 
-A name in capitals is a number. "Measured" ones come from `benchmarks/scaling.py` and docs/RESULTS.md; "published" ones
-from the maker's data sheet; "assumed" ones are ours, and a plan says so.
+A name in capitals is a number. What is "measured" names its command and where its figures stand; what is "published"
+comes from the maker's data sheet or a paper; all else is "assumed", by us.
 """
 
 from __future__ import annotations
@@ -15,27 +15,35 @@ from capsnmt.errors import CapsNMTError
 
 GB = 1e9
 
-# Measured (docs/RESULTS.md, "Training speed"): the share of a core's matrix peak that training reaches grows with the
-# width of the model; 0.59-0.65 at 256 and 0.78-0.79 at 512. width / (width + 150) gives 0.63 and 0.77. A step of the
-# search with 256 hypotheses reached 0.59 and 0.83 of it.
+# Measured (`python benchmarks/training.py`; docs/RESULTS.md, "Training speed"): the share of a core's matrix peak that
+# training reaches grows with the width of the model; 0.59-0.65 at 256 and 0.78-0.79 at 512. width / (width + 150) gives
+# 0.63 and 0.77. Assumed: decoding in large batches reaches the same.
 CPU_HALF_PEAK_WIDTH = 150.0
-# Measured at small scale, beside other work: to be replaced by the figure of a quiet machine.
+# Assumed, and compared with a run by `python benchmarks/scaling.py plan` (docs/SCALING.md, "Measured here").
 CPU_SEARCH_S = 1.5e-4  # per hypothesis and token: what the search takes besides the model, in batches of 64 lines
 CPU_PROCESS_BYTES = 0.45 * GB  # a training process without its model: the interpreter, torch, the loader
 CPU_ALLOCATOR_FACTOR = 1.3  # freed buffers are kept, and no two updates are alike
+# Assumed.
 CPU_LINK_BYTES_PER_S = 1.0 * GB  # gloo between two processes of one machine
 # Published: Vaswani et al. 2017 trained the base Transformer in 0.4 s an update on 8 P100. An update has 25,000 tokens
 # a side, and 6 x 63 M operations for each: 9.5e12 / 0.4 s / 8 = 3.0e12 a second, 0.28 of the peak.
 GPU_TRAINING_SHARE = 0.28
 # Assumed: LSTMs wait for their own last step.
 GPU_RECURRENT_TRAINING_SHARE = 0.20
-GPU_BF16_SHARE = 0.5  # of the share in fp32: models of this size do not fill matrix units
-GPU_DECODING_SHARE = 0.05
-GPU_PROCESS_BYTES = 1.5 * GB  # CUDA context and library workspaces
-# Measured (docs/RESULTS.md, "Preparing a corpus"): 5,875 pairs of Europarl, of 299 bytes of text each.
+GPU_BF16_SHARE = 0.5  # assumed: of the share in fp32; models of this size do not fill matrix units
+GPU_DECODING_SHARE = 0.05  # assumed
+GPU_PROCESS_BYTES = 1.5 * GB  # assumed: CUDA context and library workspaces
+# Measured (`python benchmarks/prepare.py --pairs 5000000 ...`; docs/RESULTS.md, "Preparing a corpus"): 5,875 pairs of
+# Europarl a second of CPU time. Assumed: 299 bytes of text each, as in what its filters keep.
 PREPARED_TEXT_BYTES_PER_CPU_S = 5875 * 299.0
-PADDING_FILL = 0.96  # of a batch is text (tests/unit/data/test_batches.py demands 0.95)
+PADDING_FILL = 0.96  # of a batch is text; assumed (tests/unit/data/test_batches.py demands 0.95)
 SERVING_LOAD = 0.5  # assumed: servers that are busier than this let people wait
+# Measured (`capsnmt export`; docs/RESULTS.md, "Exported models"): int8 takes 5.4 MB where fp32, 4 bytes a parameter,
+# takes 20.5.
+INT8_BYTES = 1.05
+INT8_LOADED_FACTOR = 2.0  # assumed: of the file, in memory; LSTMs over the source are scaled back to fp32
+SERVING_PROCESS_BYTES = 0.3 * GB  # assumed: the interpreter, onnxruntime, the web server
+JOURNAL_BYTES = 28.0  # of JSON around a translation, its score included: [["...", -12.345678901234567]]
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,8 @@ class Device:
         return self.name == "cpu"
 
 
-# Dense products; a device without bf16 has the figure of fp32. Links: PCIe 3 at 10 GB/s, NVLink as published.
+# Dense products; a device without bf16 has the figure of fp32. Links, one way: NVLink as published; of PCIe (16 lanes)
+# we assume 10 of the 16 GB/s of version 3 (M40, T4), and 16 of the 32 of version 4 (L4).
 DEVICES = {
     "m40": Device("M40", 7.0e12, 7.0e12, 24 * GB, 10e9, "NVIDIA Tesla M40 data sheet"),
     "p100": Device("P100", 10.6e12, 10.6e12, 16 * GB, 80e9, "NVIDIA Tesla P100 (SXM2) data sheet"),

@@ -17,6 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 from capsnmt.config import RunConfig
+from capsnmt.distillation import TEACHER_BEAM
 from capsnmt.errors import CapsNMTError
 from capsnmt.models import build_model
 from capsnmt.planning import figures
@@ -25,6 +26,7 @@ from capsnmt.training.loss import label_smoothed_loss
 
 _COUNTED_LENGTH = 8  # of the sentence whose operations are counted; only attention's own products grow with it
 _STORE_INFO = "store.json"
+_WITHOUT_RECURRENCE = {"transformer", "convs2s", "bytenet"}
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,10 @@ class Plan:
     store_bytes: float
     model_bytes: float  # of the model folder
     distilling_s: float
+    journal_bytes: float  # of a distillation, until its corpus is accepted
     devices_to_serve: int  # a billion characters a day
+    serving_bytes: float  # of memory, per process
+    runtime_bytes: float  # of disk, int8
     lines: list[str]
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,22 +77,29 @@ def plan(config: RunConfig, devices: str, *, pairs: int | None = None) -> Plan:
         f"bf16 ({device.source})",
         f"corpus: {corpus.pairs:,} pairs, {corpus.source_tokens:.1f} + {corpus.target_tokens:.1f} subwords and "
         f"{corpus.text_bytes:.0f} bytes each ({corpus.source})",
-        f"model: {costs.parameters:,} parameters; forward {costs.encoder_flops / 1e6:.1f} Mflop per source token, "
-        f"{costs.decoder_flops / 1e6:.1f} per target token",
+        f"model: {costs.parameters:,} parameters; forward {costs.encoder_flops / 1e6:.3g} Mflop per source token, "
+        f"{costs.decoder_flops / 1e6:.3g} per target token",
     ]
     prepare_cpu_s, store_bytes = _preparing(corpus, lines)
     training_s = _training_time(config, costs, corpus, count, device, lines)
-    training_bytes = _training_memory(config, costs, device, lines)
+    training_bytes = _training_memory(config, costs, count, device, lines)
     model_bytes = _model_folder(config, costs, lines)
-    sentence_s = _decoding(config, costs, corpus, device, lines)
-    distilling_s = corpus.pairs * sentence_s / count
-    lines.append(
-        f"distilling: {corpus.pairs:,} x {sentence_s * 1e3:.3g} ms / {count} = {hours(distilling_s)}; "
-        f"{corpus.pairs * corpus.text_bytes / figures.GB:.3g} GB of text"
-    )
-    to_serve = _serving(corpus, sentence_s, device, lines)
+    distilling_s, journal_bytes = _distilling(config, costs, corpus, count, device, lines)
+    to_serve = _serving(config, costs, corpus, device, lines)
+    runtime_bytes, serving_bytes = _serving_room(costs, lines)
     return Plan(
-        corpus.pairs, prepare_cpu_s, training_s, training_bytes, store_bytes, model_bytes, distilling_s, to_serve, lines
+        pairs=corpus.pairs,
+        prepare_cpu_s=prepare_cpu_s,
+        training_s=training_s,
+        training_bytes=training_bytes,
+        store_bytes=store_bytes,
+        model_bytes=model_bytes,
+        distilling_s=distilling_s,
+        journal_bytes=journal_bytes,
+        devices_to_serve=to_serve,
+        serving_bytes=serving_bytes,
+        runtime_bytes=runtime_bytes,
+        lines=lines,
     )
 
 
@@ -164,9 +176,10 @@ def _preparing(corpus: CorpusFigures, lines: list[str]) -> tuple[float, float]:
     store_bytes = corpus.pairs * pair_bytes
     waiting_bytes = corpus.pairs * (corpus.text_bytes + 17.0)
     lines += [
-        f"preparing: {corpus.pairs:,} pairs x {corpus.text_bytes:.0f} bytes / "
+        f"preparing: {corpus.pairs:,} pairs x {corpus.text_bytes:.0f} bytes of text / "
         f"{figures.PREPARED_TEXT_BYTES_PER_CPU_S / 1e6:.2f} MB/s of a core = {hours(cpu_s)} of one core",
-        f"store: {corpus.pairs:,} x ({corpus.text_bytes:.0f} text + {ids:.0f} ids + {offsets:.0f} offsets) = "
+        f"store: {corpus.pairs:,} pairs x ({corpus.text_bytes:.0f} bytes of text + {ids:.0f} of ids + {offsets:.0f} of "
+        f"offsets) = "
         f"{store_bytes / figures.GB:.3g} GB, and {waiting_bytes / figures.GB:.3g} GB more until it is ready",
     ]
     return cpu_s, store_bytes
@@ -177,7 +190,7 @@ def share_of_peak(config: RunConfig, device: Device) -> float:
     if device.is_cpu:
         width = float(config.model.get("width", 512))
         return width / (width + figures.CPU_HALF_PEAK_WIDTH)
-    recurrent = config.model["system"] != "transformer"
+    recurrent = config.model["system"] not in _WITHOUT_RECURRENCE
     share = figures.GPU_RECURRENT_TRAINING_SHARE if recurrent else figures.GPU_TRAINING_SHARE
     return share * figures.GPU_BF16_SHARE if config.training.bf16_modules else share
 
@@ -196,27 +209,31 @@ def _training_time(
     total_s = training.steps * (compute_s + exchange_s)
     lines += [
         f"an update: {batches} batches of {training.batch_tokens} tokens a side, {rounds} for the busiest device: "
-        f"{rounds} x {training.batch_tokens} x {costs.training_flops / 1e6:.0f} Mflop / ({peak / 1e12:.3g} Tflop/s x "
-        f"{share:.2f}) = {compute_s:.3g} s; exchange of 2 x 4 x {costs.parameters / 1e6:.1f} MB: {exchange_s:.2g} s",
-        f"training: {training.steps:,} x {compute_s + exchange_s:.3g} s = {hours(total_s)} on {count} {device.name} "
-        f"({tokens / (compute_s + exchange_s):,.0f} target tokens/s; "
+        f"{rounds} x {training.batch_tokens} tokens x {costs.training_flops / 1e6:.3g} Mflop / ({peak / 1e12:.3g} "
+        f"Tflop/s x {share:.2f} of the peak) = {compute_s:.3g} s",
+        f"exchange of gradients: 2 x 4 bytes x {_millions(costs)} x {count - 1}/{count} / "
+        f"{device.link_bytes_per_s / figures.GB:.3g} GB/s of the link = {exchange_s:.2g} s an update",
+        f"training: {training.steps:,} updates x {compute_s + exchange_s:.3g} s = {hours(total_s)} on {count} "
+        f"{device.name} ({tokens / (compute_s + exchange_s):,.0f} target tokens/s; "
         f"{training.steps * tokens / (corpus.pairs * max(corpus.source_tokens, corpus.target_tokens)):.3g} epochs)",
     ]
     return total_s
 
 
-def _training_memory(config: RunConfig, costs: ModelCosts, device: Device, lines: list[str]) -> float:
-    states = 16.0 * costs.parameters  # weights, gradients and Adam's two moments in fp32
+def _training_memory(config: RunConfig, costs: ModelCosts, count: int, device: Device, lines: list[str]) -> float:
+    # Weights, gradients and Adam's two moments in fp32; several ranks exchange gradients through a copy of them.
+    state_bytes = 16 if count == 1 else 20
     activations = config.training.batch_tokens * (costs.saved_bytes + 2 * costs.logits_bytes)
     process, factor = figures.GPU_PROCESS_BYTES, 1.0
     if device.is_cpu:
         process, factor = figures.CPU_PROCESS_BYTES, figures.CPU_ALLOCATOR_FACTOR
-    total = process + states + factor * activations
+    total = process + state_bytes * costs.parameters + factor * activations
     fits = "" if total <= device.memory_bytes else f": MORE than the {device.memory_bytes / figures.GB:.3g} GB it has"
+    states = "weights, gradients, two moments" + (", gradient buckets" if count > 1 else "")
     lines.append(
-        f"memory of a device: {process / figures.GB:.2g} GB + 16 x {costs.parameters / 1e6:.1f} MB of states + "
+        f"memory of a device: {process / figures.GB:.2g} GB + {state_bytes} bytes x {_millions(costs)} ({states}) + "
         f"{config.training.batch_tokens} tokens x {(costs.saved_bytes + 2 * costs.logits_bytes) / 1e3:.0f} KB"
-        f"{f' x {factor}' if factor != 1.0 else ''} = {total / figures.GB:.3g} GB{fits}"
+        f"{f' x {factor} for the allocator' if factor != 1.0 else ''} = {total / figures.GB:.3g} GB{fits}"
     )
     return total
 
@@ -225,27 +242,54 @@ def _model_folder(config: RunConfig, costs: ModelCosts, lines: list[str]) -> flo
     kept = config.training.keep_last
     total = 4.0 * costs.parameters * (3 * kept + 2)
     lines.append(
-        f"model folder: 4 x {costs.parameters / 1e6:.1f} MB x (3 for each of {kept} checkpoints + the best + the final "
+        f"model folder: 4 bytes x {_millions(costs)} x (3 for each of {kept} checkpoints + the best + the final "
         f"weights) = {total / figures.GB:.3g} GB"
     )
     return total
 
 
-def _decoding(config: RunConfig, costs: ModelCosts, corpus: CorpusFigures, device: Device, lines: list[str]) -> float:
-    beam = config.decoding.beam
+def _distilling(
+    config: RunConfig, costs: ModelCosts, corpus: CorpusFigures, count: int, device: Device, lines: list[str]
+) -> tuple[float, float]:
+    sentence_s = _sentence(config, costs, corpus, device, f"{TEACHER_BEAM} of `distill`", TEACHER_BEAM, lines)
+    total_s = corpus.pairs * sentence_s / count
+    record_bytes = corpus.text_bytes / 2 + figures.JOURNAL_BYTES
+    journal_bytes = corpus.pairs * record_bytes
+    lines += [
+        f"distilling: {corpus.pairs:,} sentences x {sentence_s * 1e3:.3g} ms / {count} {device.name} = "
+        f"{hours(total_s)}; {corpus.pairs * corpus.text_bytes / figures.GB:.3g} GB of text",
+        f"its journal: {corpus.pairs:,} x {record_bytes:.0f} bytes (a translation and its score) = "
+        f"{journal_bytes / figures.GB:.3g} GB more",
+    ]
+    return total_s, journal_bytes
+
+
+def _sentence(
+    config: RunConfig,
+    costs: ModelCosts,
+    corpus: CorpusFigures,
+    device: Device,
+    beam_name: str,
+    beam: int,
+    lines: list[str],
+) -> float:
+    """Seconds of a device for one sentence, in large batches."""
     flops = corpus.source_tokens * costs.encoder_flops + beam * corpus.target_tokens * costs.decoder_flops
     share = share_of_peak(config, device) if device.is_cpu else figures.GPU_DECODING_SHARE
     search_s = beam * corpus.target_tokens * figures.CPU_SEARCH_S if device.is_cpu else 0.0
     sentence_s = flops / (device.fp32_flops * share) + search_s
     lines.append(
-        f"a sentence: {corpus.source_tokens:.1f} x {costs.encoder_flops / 1e6:.1f} + beam {beam} x "
-        f"{corpus.target_tokens:.1f} x {costs.decoder_flops / 1e6:.1f} Mflop = {flops / 1e9:.3g} Gflop, at {share:.2f} "
-        f"of the peak, and {search_s * 1e3:.3g} ms of search: {sentence_s * 1e3:.3g} ms of a {device.name}"
+        f"a sentence with beam {beam_name}: {corpus.source_tokens:.1f} tokens x {costs.encoder_flops / 1e6:.3g} Mflop "
+        f"+ {beam} x {corpus.target_tokens:.1f} tokens x {costs.decoder_flops / 1e6:.3g} Mflop = {flops / 1e9:.3g} "
+        f"Gflop, at {share:.2f} of the peak, and {search_s * 1e3:.3g} ms of search: {sentence_s * 1e3:.3g} ms of a "
+        f"{device.name}"
     )
     return sentence_s
 
 
-def _serving(corpus: CorpusFigures, sentence_s: float, device: Device, lines: list[str]) -> int:
+def _serving(config: RunConfig, costs: ModelCosts, corpus: CorpusFigures, device: Device, lines: list[str]) -> int:
+    beam = config.decoding.beam
+    sentence_s = _sentence(config, costs, corpus, device, f"{beam} of decoding.beam", beam, lines)
     sentences_per_s = 1e9 / (corpus.text_bytes / 2) / 86_400
     count = math.ceil(sentences_per_s * sentence_s / figures.SERVING_LOAD)
     lines.append(
@@ -253,6 +297,21 @@ def _serving(corpus: CorpusFigures, sentence_s: float, device: Device, lines: li
         f"{figures.SERVING_LOAD} = {count} x {device.name}"
     )
     return count
+
+
+def _serving_room(costs: ModelCosts, lines: list[str]) -> tuple[float, float]:
+    runtime_bytes = figures.INT8_BYTES * costs.parameters
+    memory_bytes = figures.SERVING_PROCESS_BYTES + figures.INT8_LOADED_FACTOR * runtime_bytes
+    lines.append(
+        f"a server: int8 runtime of {figures.INT8_BYTES} bytes x {_millions(costs)} = {runtime_bytes / figures.GB:.2g} "
+        f"GB of disk; {figures.SERVING_PROCESS_BYTES / figures.GB:.2g} GB + {figures.INT8_LOADED_FACTOR:.0f} x "
+        f"{runtime_bytes / figures.GB:.2g} GB = {memory_bytes / figures.GB:.2g} GB of memory a process"
+    )
+    return runtime_bytes, memory_bytes
+
+
+def _millions(costs: ModelCosts) -> str:
+    return f"{costs.parameters / 1e6:.1f} M parameters"
 
 
 def hours(seconds: float) -> str:

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,13 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
+
+from capsnmt.errors import CapsNMTError
+
+# How long ranks wait for one that prepares the corpus or validates; NCCL would give up after ten minutes. A rank that
+# has died is no reason to wait: torchrun sees it at once.
+_PATIENCE = timedelta(hours=2)
+_DEATH_S = 10.0  # what a killed rank, on another machine perhaps, may take to let go of the folder
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,28 @@ class Ranks:
         return float(tensor.item())
 
 
+def restart_wait_s() -> float:
+    """How long to wait for a folder that is locked: under torchrun its holder may be a rank that is just dying."""
+    return _DEATH_S if "TORCHELASTIC_RUN_ID" in os.environ else 0.0
+
+
+def _num_nodes() -> int:
+    return int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+
+
+def _check_store_of_nodes() -> None:
+    """torchrun (2.13) keeps its store over restarts, and ranks would wait there for the addresses of the dead.
+
+    On one node the ranks of each start have names of their own in it. Several nodes count their restarts differently,
+    so they need a new store each time, which torchrun makes if it is told to.
+    """
+    if _num_nodes() > 1 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        raise CapsNMTError(
+            "several nodes need a new store after each restart: set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun "
+            "on every node"
+        )
+
+
 ALONE = Ranks(0, 1, torch.device("cpu"))  # one process on the CPU: what tests and benchmarks take
 
 
@@ -93,12 +123,13 @@ def joined_ranks(device: torch.device) -> Iterator[Ranks]:
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
+    _check_store_of_nodes()
     store, rank, size = next(iter(rendezvous("env://")))
-    if os.environ.get("GROUP_WORLD_SIZE", "1") == "1":
-        # On one node torchrun (2.13) keeps its store over restarts: ranks would find the addresses of the dead there,
-        # and wait for them for half an hour. Several nodes get a new store, and count their restarts differently.
+    if _num_nodes() == 1:
         store = PrefixStore(f"restart-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=size)
+    store.set_timeout(_PATIENCE)  # NCCL's ranks first meet in the store, when the first of them has prepared the corpus
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_PATIENCE)
     try:
         yield Ranks(dist.get_rank(), size, device)
     finally:

@@ -18,12 +18,12 @@ _MAX_SKIPS_IN_A_ROW = 20  # a single bad batch happens; twenty are a model that 
 
 
 @contextmanager
-def folder_lock(folder: Path) -> Iterator[None]:
+def folder_lock(folder: Path, *, wait_s: float = 0.0) -> Iterator[None]:
     """Keeps a second run out of the folder. The kernel frees the lock when its holder dies, however it dies."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / ".lock")
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=wait_s)
     except Timeout:
         raise CapsNMTError(f"{folder}: another run is training here; wait for it or set another `output`") from None
     try:

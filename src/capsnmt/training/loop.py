@@ -37,7 +37,7 @@ from capsnmt.training.checkpoint import (
     save_checkpoint,
 )
 from capsnmt.training.diagnosis import RoutingMeter, gradient_norms
-from capsnmt.training.distributed import Ranks, joined_ranks
+from capsnmt.training.distributed import Ranks, joined_ranks, restart_wait_s
 from capsnmt.training.guard import DivergenceGuard, StopRequest, folder_lock, stop_on_signals
 from capsnmt.training.journal import Journal
 from capsnmt.training.precision import use_bf16
@@ -52,7 +52,7 @@ def train(config: RunConfig, *, show: bool = True) -> Path:
     parse_model_config(config.model)  # a typo in the model section must not wait for the corpus
     with (
         joined_ranks(pick_device(config.training.device)) as ranks,
-        folder_lock(Path(config.output)) if ranks.is_first else nullcontext(),
+        folder_lock(Path(config.output), wait_s=restart_wait_s()) if ranks.is_first else nullcontext(),
         stop_on_signals() as stop,
     ):
         return _train(config, ranks, stop, show=show and ranks.is_first)
@@ -250,13 +250,19 @@ def finish(folder: Path, config: RunConfig, progress: Progress) -> None:
 
 
 def describe(model: nn.Module, config: RunConfig, num_pairs: int, ranks: Ranks, progress: Progress) -> str:
-    """The first line of a run."""
+    """The first line of a run, and a second one if it makes other updates than the recipe says."""
     parameters = sum(parameter.numel() for parameter in model.parameters())
     where = f"{ranks.size} x {ranks.device.type}" if ranks.size > 1 else ranks.device.type
     threads = f", {torch.get_num_threads()} threads" if ranks.device.type == "cpu" else ""
     resumed = f", resumed at step {progress.step}" if progress.step else ""
     system, pair = config.model["system"], f"{config.languages.source}-{config.languages.target}"
-    return f"{system} {pair}: {parameters:,} parameters, {num_pairs:,} pairs, {where}{threads}{resumed}"
+    line = f"{system} {pair}: {parameters:,} parameters, {num_pairs:,} pairs, {where}{threads}{resumed}"
+    batches = config.training.accumulate
+    if ranks.size <= batches:
+        return line
+    return (
+        f"{line}\nwarning: an update has {ranks.size} batches, one a device, not the {batches} of training.accumulate"
+    )
 
 
 class Meter:

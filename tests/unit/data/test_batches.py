@@ -178,6 +178,35 @@ def test_rows_are_repeated_as_often_as_their_corpus_says(pool_rows: int, monkeyp
     assert times[:, 1::3].any(axis=0).all()  # none is left out for ever
 
 
+@pytest.mark.parametrize(("least_rows", "most_in_a_batch"), [(10, 1), (1000, 10)])
+def test_repeats_of_a_row_stand_in_different_batches(
+    least_rows: int, most_in_a_batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "_LEAST_POOL_ROWS", least_rows)
+    source, target = some_lengths(2000)
+    corpus = (np.arange(2000) >= 1900).astype(np.uint8)  # a hundred rows that come twenty times
+    settings: dict[str, Any] = {"batch_tokens": 2000, "seed": 1, "epoch": 0, "repeats": (0.5, 20.0)}
+    plan = list(plan_epoch([2000], lambda _: Lengths(source, target, corpus), **settings))
+    times = Counter(itertools.chain.from_iterable(batch.tolist() for batch in plan))
+    assert all(times[row] == 20 for row in range(1900, 2000))
+    assert abs(sum(times[row] for row in range(1900)) - 950) < 6 * 22
+    assert max(max(Counter(batch.tolist()).values()) for batch in plan) <= most_in_a_batch
+    again = list(plan_epoch([2000], lambda _: Lengths(source, target, corpus), **settings))
+    assert [batch.tolist() for batch in plan] == [batch.tolist() for batch in again]
+
+
+def test_a_plain_corpus_keeps_the_order_that_checkpoints_rely_on() -> None:
+    """Random numbers are drawn for an order, for noise and for an order of batches, and for nothing else."""
+    source, target = some_lengths(350)
+    generator = np.random.default_rng([5, 2])
+    rows = generator.permutation(350)
+    rows = rows[batches._tile_order(source[rows], target[rows] + generator.random(350), batch_tokens=200)]
+    cut = batches._cut(rows, source, target, batch_tokens=200)
+    expected = [cut[index].tolist() for index in generator.permutation(len(cut))]
+    found = planned((source, target), batch_tokens=200, seed=5, epoch=2)
+    assert [batch.tolist() for batch in found] == expected
+
+
 def test_make_batch_pads_shifts_and_counts(store: Store) -> None:
     rows = [7, 4, 200]
     batch = make_batch(store, rows)

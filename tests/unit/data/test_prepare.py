@@ -3,7 +3,7 @@ import logging
 import multiprocessing
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 
 from capsnmt.config import LanguagesConfig, RunConfig
 from capsnmt.data import stages
+from capsnmt.data.corpus import read_pairs
 from capsnmt.data.ledger import ShardRecord
 from capsnmt.data.prepare import load_store, prepare
 from capsnmt.data.store import text_batch, write_texts
@@ -209,6 +210,18 @@ def test_an_edited_text_is_noticed(folder: Path) -> None:
         prepare(recipe(folder))
 
 
+def test_an_edited_text_of_the_same_size_is_noticed(folder: Path) -> None:
+    store = prepare(recipe(folder))
+    text = folder / "text" / "train.de"
+    text.write_bytes(text.read_bytes().replace(b"Katze", b"Tatze", 1))
+    with pytest.raises(CapsNMTError, match=r"train\.de: was edited since"):
+        prepare(recipe(folder))
+    info = json.loads((store / "store.json").read_text())
+    del info["file_ends"]
+    (store / "store.json").write_text(json.dumps(info))
+    assert prepare(recipe(folder)) == store  # one from before knows sizes only
+
+
 def test_folders_that_are_no_store(folder: Path) -> None:
     store = folder / "store"
     with pytest.raises(CapsNMTError, match="no complete store"):
@@ -226,10 +239,12 @@ def test_folders_that_are_no_store(folder: Path) -> None:
         load_store(store)
 
 
-def test_a_failure_leaves_nothing_behind(folder: Path) -> None:
+def test_a_failure_leaves_nothing_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "text" / "valid.de").write_bytes(b"one line\n")
-    with pytest.raises(CapsNMTError, match=r"valid\.en has 3 lines"):
-        prepare(recipe(folder))
+    with monkeypatch.context() as patched:
+        patched.setattr("capsnmt.data.prepare.read_train", _interrupt)  # it is told before
+        with pytest.raises(CapsNMTError, match=r"valid\.en has 3 lines"):
+            prepare(recipe(folder))
     assert {path.name for path in folder.iterdir()} == {"text"}
     write_text(folder / "text", "valid", VALID)
     with pytest.raises(CapsNMTError, match="no training pair is left of 64"):
@@ -370,6 +385,16 @@ def test_small_corpora_keep_their_order_and_large_ones_are_shuffled(
 
 
 @pytest.mark.usefixtures("small_shards")
+def test_a_large_corpus_may_end_with_a_full_file_of_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "SHARD_ROWS", 20)
+    monkeypatch.setattr(stages, "SMALL_ROWS", 50)
+    write_text(folder / "text", "train", TRAIN)
+    store = prepare(recipe(folder), progress=False)
+    assert sorted(rows_of(store)) == sorted(TRAIN)
+    assert len(load_store(store).train.shard_rows) == 3
+
+
+@pytest.mark.usefixtures("small_shards")
 def test_checksums_tell_of_a_damaged_shard(folder: Path) -> None:
     store = prepare(recipe(folder), progress=False)
     assert prepare(recipe(folder), progress=False, verify=True) == store
@@ -382,6 +407,47 @@ def test_checksums_tell_of_a_damaged_shard(folder: Path) -> None:
     shard.write_bytes(content[:-8])
     with pytest.raises(CapsNMTError, match=r"train-00001\.arrow is missing or incomplete"):
         load_store(store)
+
+
+@pytest.mark.parametrize("name", ["valid.arrow", "subwords.model"])
+def test_checksums_tell_of_other_damaged_files(folder: Path, name: str) -> None:
+    store = prepare(recipe(folder), progress=False)
+    info = json.loads((store / "store.json").read_text())
+    (store / name).write_bytes((store / name).read_bytes()[:-1] + b"?")
+    with pytest.raises(CapsNMTError, match=rf"{name} does not match its checksum"):
+        prepare(recipe(folder), progress=False, verify=True)
+    del info["files"]
+    (store / "store.json").write_text(json.dumps(info))
+    prepare(recipe(folder), progress=False, verify=True)  # stores from before have no such checksums
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_what_was_read_before_an_error_is_kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*text: Any) -> Iterator[tuple[str, str]]:
+        for number, pair in enumerate(read_pairs(*text)):
+            if number == 50:
+                raise CapsNMTError("the disk does not answer")
+            yield pair
+
+    whole = contents(prepare(recipe(folder, store=str(folder / "whole")), progress=False))
+    with monkeypatch.context() as patched:
+        patched.setattr(stages, "read_pairs", broken)
+        with pytest.raises(CapsNMTError, match="the disk does not answer"):
+            prepare(recipe(folder), progress=False)
+    with caplog.at_level(logging.INFO):
+        assert contents(prepare(recipe(folder), progress=False)) == whole
+    assert "going on after 45 pairs" in caplog.text
+
+
+def test_unfinished_stores_of_longer_names_are_left_alone(folder: Path) -> None:
+    other, own = folder / ".store.big.abcdefgh.unfinished", folder / ".store.abcdefgh.unfinished"
+    other.mkdir()
+    own.mkdir()
+    prepare(recipe(folder), progress=False)
+    assert other.exists()
+    assert not own.exists()
 
 
 @pytest.mark.parametrize("rows", [-1, "many", 11])

@@ -53,6 +53,17 @@ def test_one_line_at_a_time_is_answered_at_once():
     assert pipe.next() is None
 
 
+def test_empty_batches_come_while_no_line_does():
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end, "rb") as reader:
+        batches = batches_from_stream(reader, 100, idle_s=0.01)
+        assert [next(batches), next(batches)] == [[], []]
+        os.write(write_end, b"a line\n")
+        assert next(batch for batch in batches if batch) == ["a line"]
+        os.close(write_end)
+        assert not any(batches)
+
+
 def test_what_a_full_batch_leaves_over_does_not_wait_for_more():
     pipe = Pipe(max_lines=2)
     pipe.write(b"1\n2\n3\n")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capsnmt.config import LanguagesConfig
+from capsnmt.decoding.translation import TranslateOptions
 from capsnmt.distillation.choosing import KEPT, Filters, best_by_bleu, best_by_score
-from capsnmt.distillation.distill import DistillRequest, distill, shards_in
+from capsnmt.distillation.distill import DistillRequest, distill, shards_in, write_corpus
 from capsnmt.distillation.journal import Shard, TranslationJournal
-from capsnmt.distillation.teachers import Candidate, CommandTeacher
+from capsnmt.distillation.teachers import Candidate, CommandTeacher, ModelTeacher, open_teacher
 from capsnmt.errors import CapsNMTError
 
 LANGUAGES = LanguagesConfig(source="en", target="de")
@@ -130,6 +133,32 @@ def test_another_teacher_or_text_is_refused(tmp_path):
     asked.source.write_text(asked.source.read_text().replace("line 3", "line three"))
     with pytest.raises(CapsNMTError, match="source: "):
         distill(Reverser(), asked)
+
+
+def test_a_teacher_that_was_trained_again_is_another(tmp_path):
+    folder = shutil.copytree(Path(__file__).parents[2] / "released" / "format-1" / "capsnmt", tmp_path / "model")
+    before = ModelTeacher([folder], TranslateOptions(), engine="torch").about()
+    assert ModelTeacher([folder], TranslateOptions(), engine="torch").about() == before
+    weights = folder / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    assert ModelTeacher([folder], TranslateOptions(), engine="torch").about() != before
+
+
+@pytest.mark.parametrize("where", [{"engine": "ray"}, {"device": "cuda"}, {"workers": 2}])
+def test_only_our_models_can_be_placed(tmp_path, where):
+    (tmp_path / "model.bin").touch()
+    for models, command in (([], "cat"), ([tmp_path], None)):
+        with pytest.raises(CapsNMTError, match="share the work by --shard"):
+            open_teacher(models, command, TranslateOptions(), **where)
+
+
+def test_a_journal_with_too_few_lines_makes_no_corpus(tmp_path):
+    asked = request(tmp_path)
+    manifest = distill(Reverser(), asked)
+    journal = tmp_path / "out" / "translations-1-of-1.jsonl"
+    journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:-2]))
+    with pytest.raises(CapsNMTError, match=r"translations of 21 lines, but .* has 23"):
+        write_corpus(asked, LANGUAGES, {"source": manifest["source"]})
 
 
 def test_two_processes_do_not_write_one_journal(tmp_path):

@@ -1,12 +1,14 @@
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from capsnmt.config import RunConfig, load_recipe
+from capsnmt.distillation import TEACHER_BEAM
 from capsnmt.errors import CapsNMTError
 from capsnmt.planning import figures
-from capsnmt.planning.plan import corpus_figures, hours, model_costs, plan
+from capsnmt.planning.plan import corpus_figures, hours, model_costs, plan, share_of_peak
 
 RECIPES = Path(__file__).parents[3] / "recipes"
 V, WIDTH, INNER = 1000, 32, 64
@@ -66,6 +68,39 @@ def test_the_arithmetic_of_training() -> None:
     assert eight.distilling_s == pytest.approx(one.distilling_s / 8)
     assert one.store_bytes == pytest.approx(1_000_000 * (280 + 4 * 54 + 17))
     assert one.model_bytes == pytest.approx(4 * costs.parameters * 17)
+
+
+def test_distilling_is_costed_with_the_beam_of_distill_and_serving_with_the_recipe_s() -> None:
+    config, pairs = transformer(), 1_000_000
+    found, costs = plan(config, "1xM40", pairs=pairs), model_costs(config)
+
+    def sentence_s(beam: int) -> float:
+        return 27 * (costs.encoder_flops + beam * costs.decoder_flops) / (7.0e12 * figures.GPU_DECODING_SHARE)
+
+    assert config.decoding.beam != TEACHER_BEAM
+    assert found.distilling_s == pytest.approx(pairs * sentence_s(TEACHER_BEAM))
+    assert any(f"beam {TEACHER_BEAM} of `distill`" in line for line in found.lines)
+    served = 1e9 / 140 / 86_400 * sentence_s(config.decoding.beam) / figures.SERVING_LOAD
+    assert found.devices_to_serve == math.ceil(served)
+    assert found.journal_bytes == pytest.approx(pairs * (140 + 28))
+
+
+def test_memory_and_disk_by_hand() -> None:
+    config = transformer(accumulate=8)
+    costs = model_costs(config)
+    one, eight = (plan(config, f"{count}xM40", pairs=10) for count in (1, 8))
+    assert eight.training_bytes - one.training_bytes == pytest.approx(4 * costs.parameters)  # gradient buckets
+    assert one.runtime_bytes == pytest.approx(1.05 * costs.parameters)
+    assert one.serving_bytes == pytest.approx(0.3e9 + 2 * one.runtime_bytes)
+
+
+def test_systems_without_recurrence_keep_a_gpu_as_busy_as_the_transformer() -> None:
+    names = ["transformer-base", "convs2s", "bytenet", "capsnmt-base"]
+    shares = [
+        share_of_peak(load_recipe(RECIPES / "wmt14-en-de" / f"{name}.yaml"), figures.DEVICES["p100"]) for name in names
+    ]
+    assert shares[:3] == [figures.GPU_TRAINING_SHARE] * 3
+    assert shares[3] == figures.GPU_RECURRENT_TRAINING_SHARE
 
 
 def test_bf16_is_planned_where_the_recipe_asks_for_it() -> None:
