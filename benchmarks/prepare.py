@@ -39,6 +39,7 @@ from rich.table import Table
 from capsnmt.config import ParallelText
 from capsnmt.data.corpus import read_pairs
 
+SIDES = ("source", "target")
 HELD_OUT = 2000  # pairs of valid, and of test; the last of the real corpus, which stay in train for a filter to find
 SAMPLE_EVERY_S = 0.2
 MB = 1e6
@@ -207,8 +208,7 @@ def repeated(text: ParallelText, pairs: int) -> Iterator[tuple[str, str]]:
                 return
 
 
-def write_pairs(folder: Path, name: str, pairs: Iterator[tuple[str, str]]) -> dict[str, str]:
-    names = {side: f"{name}.{side}.zst" for side in ("source", "target")}
+def write_pairs(folder: Path, names: dict[str, str], pairs: Iterator[tuple[str, str]]) -> None:
     with ExitStack() as stack:
         files = []
         for file_name in names.values():
@@ -218,7 +218,6 @@ def write_pairs(folder: Path, name: str, pairs: Iterator[tuple[str, str]]) -> di
         for pair in pairs:
             for file, line in zip(files, pair, strict=True):
                 file.write(line + "\n")
-    return names
 
 
 def write_recipe(folder: Path, name: str, texts: dict[str, dict[str, str]], args: argparse.Namespace) -> Path:
@@ -317,7 +316,7 @@ def main() -> None:
         "--skip", nargs="*", default=[], choices=["prepare", "language", "doctor"], help="parts that are left out"
     )
     parser.add_argument("--kill-after", type=float, metavar="S", help="kill the first prepare, and start it again")
-    parser.add_argument("--folder", type=Path, help="where the corpus is written, and kept; default: a temporary one")
+    parser.add_argument("--folder", type=Path, help="where the corpus is written, kept and found again")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     real = ParallelText(source=args.source, target=args.target)
@@ -327,11 +326,13 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         start_s = time.perf_counter()
         last = list(read_pairs(real, ""))[-2 * HELD_OUT :]
-        texts = {
-            "train": write_pairs(folder, "train", repeated(real, args.pairs)),
-            "valid": write_pairs(folder, "valid", iter(last[:HELD_OUT])),
-            "test": write_pairs(folder, "test", iter(last[HELD_OUT:])),
-        }
+        texts = {name: {side: f"{name}.{side}.zst" for side in SIDES} for name in ("train", "valid", "test")}
+        written, wanted = folder / "written.json", {"pairs": args.pairs, "of": [args.source, args.target]}
+        if not written.is_file() or json.loads(written.read_text("utf-8")) != wanted:  # writing millions takes a while
+            write_pairs(folder, texts["train"], repeated(real, args.pairs))
+            write_pairs(folder, texts["valid"], iter(last[:HELD_OUT]))
+            write_pairs(folder, texts["test"], iter(last[HELD_OUT:]))
+            written.write_text(json.dumps(wanted), encoding="utf-8")
         corpus_mb = sum((folder / name).stat().st_size for name in texts["train"].values()) / MB
         print(f"{args.pairs} pairs written in {time.perf_counter() - start_s:.0f} s, {corpus_mb:.0f} MB compressed")
         filtered = write_recipe(folder, "filters", texts, args)
