@@ -180,9 +180,16 @@ def tiny_variants(system: str) -> dict[str, dict]:
     return {name: {"system": system, **values} for name, values in shapes.items()}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first: a training that begins last keeps one core busy while the others wait for it."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The longest first: a training that begins last keeps one core busy while the others wait for it.
+
+    A plain `pytest` leaves out what is marked `long`; `pytest -m system` runs that, too.
+    """
     items.sort(key=lambda item: item.get_closest_marker("system") is None)
+    if not config.getoption("markexpr"):
+        left_out = [item for item in items if item.get_closest_marker("long")]
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

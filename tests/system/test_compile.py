@@ -12,6 +12,7 @@ from capsnmt.config import RunConfig
 
 pytestmark = [
     pytest.mark.system,
+    pytest.mark.long,
     pytest.mark.timeout(1800),  # of a C++ compiler on a busy machine
     pytest.mark.skipif(shutil.which("g++") is None, reason="compiling for a CPU needs a C++ compiler"),
 ]

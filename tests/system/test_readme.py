@@ -37,6 +37,7 @@ def test_second_command_runs_these_tests() -> None:
 
 
 @pytest.mark.system
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_third_command_trains_the_demo_and_translates(tmp_path: Path) -> None:
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
