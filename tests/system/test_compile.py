@@ -35,6 +35,8 @@ def config(folder, *, compiled):
                 "steps": 3,
                 "batch_tokens": 64,
                 "learning_rate": 0.01,
+                # Adam divides by a gradient's own size, so rounding would turn steps of tiny gradients around.
+                "adam_epsilon": 1.0,
                 "warmup_steps": 1,
                 "validate_sentences": 0,
                 "compile": compiled,
