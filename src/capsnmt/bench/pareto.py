@@ -23,6 +23,7 @@ from capsnmt.bench.worker import Worker
 from capsnmt.data.corpus import read_lines
 from capsnmt.folder import WEIGHTS
 from capsnmt.runtime.manifest import read_manifest
+from capsnmt.zoo import model_folder
 
 _LOG = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ def _entrants(models: Sequence[Path], work: Path) -> tuple[dict[str, Entrant], l
     entrants: dict[str, Entrant] = {}
     notes: list[str] = []
     peer = find_spec(PEER_PACKAGE) is not None
-    for name, folder in zip(model_names(models), models, strict=True):
+    for name, folder in zip(model_names(models), map(model_folder, models), strict=True):
         manifest = read_manifest(folder)  # whose error says how to export
         label = f"{name}, {manifest.precision}" + (", selection" if manifest.lexicon is not None else "")
         entrants[label] = Entrant(folder)

@@ -16,6 +16,7 @@ from capsnmt.bench.report import BenchReport, machine_now, quiet_note, ratio, sp
 from capsnmt.bench.requests import StartRequest
 from capsnmt.bench.worker import peak_resident_mb
 from capsnmt.errors import CapsNMTError
+from capsnmt.zoo import model_folder
 
 COLUMNS = {
     "what": "process",
@@ -46,7 +47,7 @@ def run(request: StartRequest) -> BenchReport:
         "bare interpreter": ["-c", BARE],
         "NumPy, ONNX Runtime, SentencePiece": ["-c", RUNTIME],
     }
-    for name, model in zip(model_names(request.models), request.models, strict=True):
+    for name, model in zip(model_names(request.models), map(model_folder, request.models), strict=True):
         if not model.is_dir():
             raise CapsNMTError(f"--model {model}: there is no such folder")
         commands[f"capsnmt translate {name}"] = ["-m", "capsnmt", "translate", str(model)]
