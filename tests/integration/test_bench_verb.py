@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
+import yaml
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
 SIZES = ("--width", 16, "--vocabulary", 120, "--repeats", 1, "--pause", 0, "--quiet")
 ANY = ("--max-bleu-loss", 100, "--max-chrf-loss", 100, "--min-speed-up", 0)
@@ -70,6 +74,18 @@ def test_growth_gives_both_of_its_numbers(bench, work):
     figures = report["figures"]["capsnmt"]
     assert figures["step_slowest_over_fastest"] >= 1.0
     assert figures["total_r_squared"] <= 1.0
+
+
+def test_growth_of_a_recipe_and_with_the_target_alone(bench, work, tmp_path):
+    recipe = yaml.safe_load((RECIPES / "multi30k-en-de" / "rnnsearch.yaml").read_text())
+    recipe["model"]["width"] = 16
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(recipe))
+    given = ("--systems", tmp_path / "small.yaml", "--lengths", "2,4,8", "--fixed-source", 3, "--steps", 2)
+    report = bench("growth", *given, "--threads", 1, "--work", work, *SIZES)
+    assert [row["system"] for row in report["rows"]] == ["small"] * 3
+    assert all(row["from_fixed_ms"] > 0.0 for row in report["rows"])
+    (figures,) = report["figures"].values()
+    assert figures["target_exponent"] is not None
 
 
 def test_limit_gives_stages_that_add_up(bench, work):

@@ -40,7 +40,7 @@ Pause = Annotated[float, typer.Option(help="Seconds before each visit, in which 
 Width = Annotated[int, typer.Option(help="Of all models.")]
 Vocabulary = Annotated[int, typer.Option(help="Words of each language.")]
 Words = Annotated[int, typer.Option(help="Words that vocabulary selection leaves to a sentence, about.")]
-Systems = Annotated[str, typer.Option(help="Names with commas; the first one is the base of all ratios.")]
+Systems = Annotated[str, typer.Option(help="Names or recipes with commas; the first is the base of all ratios.")]
 Beams = Annotated[str, typer.Option(help="Beam sizes with commas.")]
 ThreadList = Annotated[str, typer.Option("--threads", help="Numbers of threads with commas.")]
 Threads = Annotated[int, typer.Option(help="Number of threads.")]
@@ -131,12 +131,16 @@ def growth(
     lengths: Annotated[str, typer.Option(help="Source tokens, ascending, with commas.")] = ",".join(map(str, LENGTHS)),
     steps: Annotated[int, typer.Option(help="Decoding steps over which the time of one is taken.")] = 32,
     max_target: Annotated[int, typer.Option(help="Longest translation; else as long as its source.")] = LENGTHS[-1],
+    fixed_source: Annotated[
+        int | None, typer.Option(help="Also time translations of each length from a source of so many tokens.")
+    ] = None,
     beam: Annotated[int, typer.Option(help="Beam size.")] = 1,
     threads: Threads = 2,
     systems: Systems = "",
     width: Width = 512,
     vocabulary: Vocabulary = 50_000,
-    repeats: Repeats = 5,
+    repeats: Repeats = 3,
+    step_repeats: Annotated[int, typer.Option(help="Visits for the time of a step.")] = 15,
     pause: Pause = 0.3,
     work: Work = None,
     json_: Json = None,
@@ -148,6 +152,7 @@ def growth(
         lengths=numbers("--lengths", lengths),
         steps=steps,
         max_target=max_target,
+        fixed_source=fixed_source,
         beam=beam,
         threads=threads,
         systems=names(systems),
@@ -155,6 +160,7 @@ def growth(
         vocabulary=vocabulary,
         words=min(500, vocabulary // 2),
         repeats=repeats,
+        step_repeats=step_repeats,
         pause_s=pause,
         work=work,
     )

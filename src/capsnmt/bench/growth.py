@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from capsnmt.bench.build import build_all, work_folder
@@ -27,6 +28,7 @@ COLUMNS = {
     "median_ms": "total ms",
     "min_ms": "min",
     "max_ms": "max",
+    "from_fixed_ms": "from the fixed source, ms",
     "peak_mb": "peak MB",
 }
 WANTED: tuple[tuple[str, Literal[">=", "<="], float], ...] = (
@@ -35,25 +37,54 @@ WANTED: tuple[tuple[str, Literal[">=", "<="], float], ...] = (
     ("total_r_squared", ">=", 0.99),
 )
 
-Calls = Sequence[Mapping[str, float | None]]
+Call = Mapping[str, float | None]
 
 
 def run(request: GrowthRequest) -> BenchReport:
-    """Lengths ascend, so that a process's peak memory is that of the length it has just done."""
+    """Memory first, while lengths ascend: a process's peak is then that of the length it has just done.
+
+    The clocks come after, with systems *and lengths* in turn, because the lengths are what is compared.
+    """
     systems, notes = chosen_systems(request.systems, DEFAULT)
     machine = machine_now()
-    rows: list[dict[str, Any]] = []
     with work_folder(request.work) as work:
         folders = build_all(systems, request, work)
         with opened(systems, folders, threads=request.threads) as workers:
-            for length in request.lengths:
-                _LOG.info("source length %d", length)
-                found = _measured(workers, length, request)
-                rows += [
-                    {"name": name, "system": systems[name].label, "source_length": length, **figures}
-                    for name, figures in found.items()
-                ]
-    rows.sort(key=lambda row: list(systems).index(row["name"]))
+            peaks_mb = _peaks_mb(workers, request)
+            keys = [(name, length) for name in systems for length in request.lengths]
+            _LOG.info("whole translations")
+            totals = in_turn(
+                {key: _total_visit(workers[key[0]], key[1], request) for key in keys},
+                repeats=request.repeats,
+                pause_s=request.pause_s,
+            )
+            from_fixed: dict[tuple[str, int], list[float]] = {}
+            if request.fixed_source is not None:
+                _LOG.info("translations of a source of %d tokens", request.fixed_source)
+                from_fixed = in_turn(
+                    {key: _total_visit(workers[key[0]], request.fixed_source, request, key[1]) for key in keys},
+                    repeats=request.repeats,
+                    pause_s=request.pause_s,
+                )
+            _LOG.info("steps")
+            steps = in_turn(
+                {key: _step_visit(workers[key[0]], key[1], request) for key in keys},
+                repeats=request.step_repeats,
+                pause_s=request.pause_s,
+            )
+    rows: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "system": systems[name].label,
+            "source_length": length,
+            **spread_ms(spread(steps[name, length]), "step_"),
+            "target_length": min(length, request.max_target),
+            **spread_ms(spread(totals[name, length])),
+            "from_fixed_ms": spread_ms(spread(from_fixed[name, length]))["median_ms"] if from_fixed else None,
+            "peak_mb": peaks_mb[name, length],
+        }
+        for name, length in keys
+    ]
     figures = growth_figures(rows)
     if request.max_target < request.lengths[-1]:
         notes.append(f"translations are capped at {request.max_target} tokens, so totals are no straight line")
@@ -61,7 +92,7 @@ def run(request: GrowthRequest) -> BenchReport:
         kind="growth",
         title=f"growth, batch 1, beam {request.beam}, {request.threads} threads, width {request.width}, int8",
         settings=request.settings(),
-        columns=COLUMNS,
+        columns={key: heading for key, heading in COLUMNS.items() if from_fixed or key != "from_fixed_ms"},
         groups=("system",),
         rows=rows,
         claims=claims(figures),
@@ -71,42 +102,48 @@ def run(request: GrowthRequest) -> BenchReport:
     )
 
 
-def _measured(workers: Mapping[str, Worker], length: int, request: GrowthRequest) -> dict[str, dict[str, Any]]:
+def _peaks_mb(workers: Mapping[str, Worker], request: GrowthRequest) -> dict[tuple[str, int], float]:
+    found = {}
+    for length in request.lengths:
+        _LOG.info("memory, source length %d", length)
+        for name, worker in workers.items():
+            _total_visit(worker, length, request)()
+            found[name, length] = round(worker.peak_mb(), 1)
+    return found
+
+
+def _total_visit(
+    worker: Worker, length: int, request: GrowthRequest, target_length: int | None = None
+) -> Callable[[], float]:
+    """Not warmed: `_peaks_mb` has done so, and the longest take many seconds."""
     sources = [made_sentence(length, request.vocabulary)]
-    target = min(length, request.max_target)
-
-    def visits(target_length: int) -> dict[str, list[Calls]]:
-        asked = {
-            name: visit(worker, sources, beam=request.beam, target_length=target_length, calls=1)
-            for name, worker in workers.items()
-        }
-        return in_turn(asked, repeats=request.repeats, pause_s=request.pause_s)
-
-    short, long, whole = visits(1), visits(request.steps + 1), visits(target)
-    figures: dict[str, dict[str, Any]] = {}
-    for name, worker in workers.items():
-        figures[name] = {
-            **spread_ms(spread(seconds_per_step(short[name], long[name], request.steps)), "step_"),
-            "target_length": target,
-            **spread_ms(spread(totals_s(whole[name]))),
-            "peak_mb": round(worker.peak_mb(), 1),
-        }
-    return figures
+    target = min(target_length or length, request.max_target)
+    asked = visit(worker, sources, beam=request.beam, target_length=target, warm=0, calls=1)
+    return lambda: totals_s([asked()])[0]
 
 
-def seconds_per_step(short: Sequence[Calls], long: Sequence[Calls], steps: int) -> list[float]:
-    """Of the decoder alone, one figure for each visit.
+def _step_visit(worker: Worker, length: int, request: GrowthRequest) -> Callable[[], float]:
+    sources = [made_sentence(length, request.vocabulary)]
+    asked = visit(worker, sources, beam=request.beam, target_length=request.steps + 1, calls=1)
+    one_step = visit(worker, sources, beam=request.beam, target_length=1, warm=0, calls=1)
 
-    Where the encoder has a clock of its own (ours), what is left of the long translations; where it has none, what
-    `steps` more steps add to a translation of one step.
+    def seconds() -> float:
+        call = asked()[0]
+        return seconds_per_step(call, one_step()[0] if call["encode_s"] is None else None, request.steps)
+
+    return seconds
+
+
+def seconds_per_step(call: Call, one_step: Call | None, steps: int) -> float:
+    """Of the decoder alone, from a translation of `steps` + 1 tokens.
+
+    Where the encoder has a clock of its own (ours), what that leaves of it; where it has none, what it takes longer
+    than a translation of one step.
     """
-    own = [
-        (float(call["total_s"] or 0.0) - float(call["encode_s"])) / (steps + 1)
-        for calls in long
-        for call in calls
-        if call["encode_s"] is not None
-    ]
-    return own or [(more - one) / steps for more, one in zip(totals_s(long), totals_s(short), strict=True)]
+    total_s = float(call["total_s"] or 0.0)
+    if one_step is None:
+        return (total_s - float(call["encode_s"] or 0.0)) / (steps + 1)
+    return (total_s - float(one_step["total_s"] or 0.0)) / steps
 
 
 def growth_figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
@@ -121,9 +158,19 @@ def growth_figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, flo
             "step_slowest_over_fastest": ratio(max(steps), min(steps)),
             "total_r_squared": round(line.r_squared, 6),
             "total_ms_per_token": round(line.slope, 5),
+            "total_exponent": _exponent(own, "median_ms"),
+            "target_exponent": _exponent(own, "from_fixed_ms"),
             "memory_growth_mb": round(own[-1]["peak_mb"] - own[0]["peak_mb"], 1),
         }
     return found
+
+
+def _exponent(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    """e of time ~ lengthᵉ between the last two lengths, where constant costs weigh least: 1 is linear, 2 quadratic."""
+    before, last = rows[-2], rows[-1]
+    if not before.get(key) or not last.get(key):
+        return None
+    return round(math.log(last[key] / before[key]) / math.log(last["source_length"] / before["source_length"]), 3)
 
 
 def claims(figures: Mapping[str, Mapping[str, float | None]]) -> list[Claim]:

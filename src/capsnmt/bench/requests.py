@@ -94,9 +94,11 @@ class GrowthRequest(RandomModels):
     lengths: tuple[int, ...] = LENGTHS
     steps: int = 32  # of the decoder, whatever the source's length
     max_target: int = LENGTHS[-1]  # otherwise the translation is as long as the source
+    fixed_source: int | None = None  # also: translations of each length from a source of so many tokens
     beam: int = 1
     threads: int = 2
-    repeats: int = 5
+    repeats: int = 3  # of whole translations
+    step_repeats: int = 15  # cheap, and what flatness is judged by
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -104,6 +106,9 @@ class GrowthRequest(RandomModels):
         require(len(self.lengths) >= 3, f"lengths {list(self.lengths)}: a line needs 3 or more of them")
         require(list(self.lengths) == sorted(set(self.lengths)), f"lengths {list(self.lengths)} must ascend")
         check_counts("steps, max-target, beam and threads", (self.steps, self.max_target, self.beam, self.threads))
+        check_counts("step-repeats", (self.step_repeats,))
+        if self.fixed_source is not None:
+            check_counts("fixed-source", (self.fixed_source,), most=MOST_POSITIONS)
 
 
 @dataclass(frozen=True, kw_only=True)

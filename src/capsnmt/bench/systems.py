@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Literal
 
+from capsnmt.config import load_recipe
 from capsnmt.errors import CapsNMTError
 
 PEER_PACKAGE = "ctranslate2"
@@ -19,7 +21,7 @@ class BenchSystem:
 
     label: str
     kind: Literal["ours", "peer"]
-    model: dict[str, Any] = field(default_factory=dict)  # of ours: the `model` section of a recipe, without widths
+    model: dict[str, Any] = field(default_factory=dict)  # of ours: the `model` section of a recipe, widths or none
     layers: tuple[int, int] = (0, 0)  # of a peer: encoder and decoder
     selection: bool = False  # vocabulary selection, which CTranslate2 calls a vocabulary map
 
@@ -49,7 +51,12 @@ SYSTEMS: dict[str, BenchSystem] = {
 
 
 def model_section(system: BenchSystem, width: int) -> dict[str, Any]:
-    """The `model` section of one of our systems at this width; all else is the system's own default."""
+    """The `model` section of one of our systems at this width; all else is the system's own default.
+
+    A recipe's is taken as it is.
+    """
+    if "width" in system.model:
+        return system.model
     widths: dict[str, Any] = {"width": width}
     if system.model["system"] == "transformer":
         widths |= {"inner_width": 4 * width, "num_heads": num_heads(width)}
@@ -63,16 +70,22 @@ def num_heads(width: int) -> int:
 
 def chosen_systems(names: Sequence[str], default: Sequence[str]) -> tuple[dict[str, BenchSystem], list[str]]:
     """The systems by name, and a note if the peer's are left out because it is not installed."""
-    unknown = [name for name in names if name not in SYSTEMS]
-    if unknown:
-        raise CapsNMTError(f"--systems {unknown[0]}: unknown; known systems: {', '.join(SYSTEMS)}")
-    wanted = {name: SYSTEMS[name] for name in dict.fromkeys(names or default)}
+    wanted = {name: _system(name) for name in dict.fromkeys(names or default)}
     if find_spec(PEER_PACKAGE) is not None:
         return wanted, []
     found = {name: system for name, system in wanted.items() if system.kind == "ours"}
     if not found:
         raise CapsNMTError(f"--systems {','.join(wanted)}: CTranslate2 is not installed; {INSTALL_PEER}")
     return found, [] if len(found) == len(wanted) else [missing_peer_note()]
+
+
+def _system(name: str) -> BenchSystem:
+    """One of `SYSTEMS`, or any system as a recipe has it."""
+    if name in SYSTEMS:
+        return SYSTEMS[name]
+    if not name.endswith(".yaml"):
+        raise CapsNMTError(f"--systems {name}: unknown; known systems: {', '.join(SYSTEMS)}, and any recipe (.yaml)")
+    return BenchSystem(Path(name).stem, "ours", load_recipe(name).model)
 
 
 def missing_peer_note() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -93,12 +94,21 @@ def test_growth_tells_flat_from_growing_and_straight_from_bent():
     assert [claim.met for claim in growth.claims(bent)] == [False, False, False]
 
 
+def test_the_exponent_is_that_of_the_last_two_lengths():
+    rows = growth_rows("a", [1.0] * 3, [1.0, 2.0, 8.0])
+    found = growth.growth_figures(rows)["a"]
+    assert found["total_exponent"] == pytest.approx(
+        math.log(4.0) / math.log(rows[2]["source_length"] / rows[1]["source_length"]), abs=1e-3
+    )
+    assert found["target_exponent"] is None
+
+
 def test_a_step_is_what_the_encoder_leaves_or_what_more_steps_add():
     def call(total_s, encode_s):
-        return [{"total_s": total_s, "encode_s": encode_s, "step_s": None}]
+        return {"total_s": total_s, "encode_s": encode_s, "step_s": None}
 
-    assert growth.seconds_per_step([call(9.0, 8.5)], [call(20.0, 9.0)], 10) == [1.0]
-    assert growth.seconds_per_step([call(10.0, None)], [call(20.0, None)], 10) == [1.0]
+    assert growth.seconds_per_step(call(20.0, 9.0), None, 10) == 1.0
+    assert growth.seconds_per_step(call(20.0, None), call(10.0, None), 10) == 1.0
 
 
 def test_a_row_is_on_the_front_if_no_other_beats_it():
