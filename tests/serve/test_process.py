@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
 import shutil
 import signal
 import socket
@@ -12,6 +14,8 @@ import threading
 
 import httpx
 from served import set_languages, wait_for
+
+from capsnmt.server.run import _listen
 
 FIELDS = {"q": "Eins zwei.", "source": "de", "target": "en"}
 SLOW = {**FIELDS, "q": "\n".join(["Eins zwei drei vier fünf sechs sieben acht neun."] * 150)}
@@ -131,3 +135,30 @@ def test_serving_needs_no_torch():
         "import capsnmt.server.run\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120, env={**os.environ})
+
+
+def test_an_answer_on_a_kept_connection_does_not_wait_for_an_acknowledgement():
+    async def accepted_option():
+        found = asyncio.get_running_loop().create_future()
+
+        def accepted(_, writer):
+            found.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        async with await asyncio.start_server(accepted, sock=_listen("127.0.0.1", 0)) as server:
+            _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.close()
+            return await found
+
+    assert asyncio.run(accepted_option()) == 1
+
+
+def test_who_calls_when_it_says_that_it_listens_is_answered(folders):
+    command = [sys.executable, "-m", "capsnmt", "serve", str(folders["de-en"]), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            urls = (re.search(r"listens on (http://\S+)", line) for line in process.stderr)
+            url = next(found[1] for found in urls if found)
+            assert httpx.get(f"{url}/health", timeout=30).status_code == 200
+        finally:
+            process.kill()

@@ -47,6 +47,7 @@ def serve(settings: ServeSettings) -> None:
         timeout_graceful_shutdown=math.ceil(settings.grace_s) + _LAST_ANSWERS_S,
         h11_max_incomplete_event_size=_HEADERS_BYTES,
     )
+    listener.listen(config.backlog)  # before it is told: who calls now waits, and is not refused
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     sys.stderr.write(f"CapsNMT listens on http://{shown}:{port}\n")
@@ -94,7 +95,9 @@ async def _run(runner: Runner, server: Server, listener: socket.socket) -> None:
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        # Named, or asyncio leaves Nagle's algorithm on: the second packet of an answer on a connection that was kept
+        # would wait 40 ms for the first one's acknowledgement.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # so that a restart serves at once
         listener.bind(address)
     except OSError as error:
