@@ -13,6 +13,8 @@ import time
 import pytest
 import yaml
 
+from capsnmt.analysis import complexity
+
 TIMED = ("tokens_per_s", "finished")
 
 
@@ -32,6 +34,7 @@ def suite(write_recipe, tiny_config, tmp_path):
         {"kind": "by_length", "title": "By length", "rows": ["simple", "student"], "text": "Short <b>lines</b>."},
         {"kind": "training", "title": "On the way", "rows": ["caps"], "values": ["valid.perplexity", "routing.used"]},
         {"kind": "routing", "title": "What capsules take", "rows": ["caps-2"], "sentences": ["eins zwei"]},
+        {"kind": "complexity", "title": "What growing sentences cost", "rows": ["simple", "caps-2"]},
     ]
 
     def write(name):
@@ -49,7 +52,8 @@ def scores(folder):
 
 
 @pytest.mark.timeout(900)
-def test_killed_and_started_again_it_reports_the_same_scores(suite, run_here, tmp_path):
+def test_killed_and_started_again_it_reports_the_same_scores(suite, run_here, tmp_path, monkeypatch):
+    monkeypatch.setattr(complexity, "REPEATS", ("--repeats", "1", "--step-repeats", "1", "--pause", "0"))
     planned = run_here("reproduce", suite("calm"), "--dry-run")
     assert [line.partition(":")[0] for line in planned.lines] == ["simple-s1", "caps-1-s1", "caps-2-s1", "student-s1"]
     assert all(line.endswith("to do") for line in planned.lines)
@@ -59,7 +63,15 @@ def test_killed_and_started_again_it_reports_the_same_scores(suite, run_here, tm
     assert ended.code == 0, ended.err
     report = tmp_path / "calm" / "report"
     text = (report / "report.md").read_text(encoding="utf-8")
-    for said in ("Simple aggregation", "21.0 (theirs)", "(p = ", "Signatures: ", "## Iterations", "capsnmt train"):
+    for said in (
+        "Simple aggregation",
+        "21.0 (theirs)",
+        "(p = ",
+        "Signatures: ",
+        "## Iterations",
+        "capsnmt train",
+        "target alone",
+    ):
         assert said in text
     page = (report / "report.html").read_text(encoding="utf-8")
     assert "Short &lt;b&gt;lines" in page

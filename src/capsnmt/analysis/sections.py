@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from capsnmt.analysis import figures
+from capsnmt.analysis.complexity import FIXED_SOURCE, LENGTHS, measured
 from capsnmt.analysis.results import RowResult, Spread, collect, compare
 from capsnmt.analysis.routing_map import RoutingMap, save_picture
 from capsnmt.analysis.suite import Run, SectionConfig, SuiteConfig, expanded, read_metrics, sweep_names
@@ -237,10 +238,39 @@ def routing(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table 
         yield f"Mean entropy of a word's coefficients by iteration (1 = even, 0 = one capsule): {told}."
 
 
+def complexity(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
+    """The paper's Time column, measured: what a translation costs as its source, its target or both grow."""
+    rows = [row for row, result in evidence.rows(section).items() if result.origin is None]
+    folders = {row: evidence.runs_of(row)[0].folder for row in rows}
+    found = measured(folders, Path(evidence.suite.output) / "complexity.json")
+    first, last = LENGTHS[0], LENGTHS[-1]
+    headings = [
+        "system",
+        f"ms for {FIXED_SOURCE} tokens",
+        f"a step with {last} source tokens ÷ with {first}",
+        "e of time ~ lengthᵉ: target alone",
+        "source and target",
+        f"MB more at {last} than at {first}",
+    ]
+    keys = ("step_longest_over_shortest_source", "target_exponent", "total_exponent")
+    cells = [
+        [
+            evidence.label(row),
+            f"{own['latency_ms']:.1f}",
+            *(f"{own[key]:.2f}" for key in keys),
+            f"{own['memory_growth_mb']:.1f}",
+        ]
+        for row, own in found.items()
+    ]
+    yield Table(headings, cells)
+    yield f"Batch 1, beam 1, two threads, int8 in our runtime; exponents between {LENGTHS[-2]} and {last} tokens."
+
+
 SECTIONS: dict[str, Callable[[SectionConfig, Evidence], Iterator[str | Table | Figure]]] = {
     "table": table,
     "sweep": sweep,
     "by_length": by_length,
     "training": training,
     "routing": routing,
+    "complexity": complexity,
 }

@@ -40,7 +40,9 @@ Pause = Annotated[float, typer.Option(help="Seconds before each visit, in which 
 Width = Annotated[int, typer.Option(help="Of all models.")]
 Vocabulary = Annotated[int, typer.Option(help="Words of each language.")]
 Words = Annotated[int, typer.Option(help="Words that vocabulary selection leaves to a sentence, about.")]
-Systems = Annotated[str, typer.Option(help="Names or recipes with commas; the first is the base of all ratios.")]
+Systems = Annotated[
+    str, typer.Option(help="Names, recipes or model folders with commas; the first is the base of all ratios.")
+]
 Beams = Annotated[str, typer.Option(help="Beam sizes with commas.")]
 ThreadList = Annotated[str, typer.Option("--threads", help="Numbers of threads with commas.")]
 Threads = Annotated[int, typer.Option(help="Number of threads.")]

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from capsnmt.config import load_recipe
 from capsnmt.errors import CapsNMTError
+from capsnmt.folder import read_folder_config
 
 PEER_PACKAGE = "ctranslate2"
 INSTALL_PEER = "pip install 'capsnmt[bench]'"
@@ -80,12 +81,15 @@ def chosen_systems(names: Sequence[str], default: Sequence[str]) -> tuple[dict[s
 
 
 def _system(name: str) -> BenchSystem:
-    """One of `SYSTEMS`, or any system as a recipe has it."""
+    """One of `SYSTEMS`, or any system as a recipe or a model folder has it."""
     if name in SYSTEMS:
         return SYSTEMS[name]
-    if not name.endswith(".yaml"):
-        raise CapsNMTError(f"--systems {name}: unknown; known systems: {', '.join(SYSTEMS)}, and any recipe (.yaml)")
-    return BenchSystem(Path(name).stem, "ours", load_recipe(name).model)
+    if Path(name).is_dir():
+        return BenchSystem(Path(name).name, "ours", read_folder_config(name).model)
+    if name.endswith(".yaml"):
+        return BenchSystem(Path(name).stem, "ours", load_recipe(name).model)
+    known = f"{', '.join(SYSTEMS)}, any recipe (.yaml) and any model folder"
+    raise CapsNMTError(f"--systems {name}: unknown; known systems: {known}")
 
 
 def missing_peer_note() -> str:
