@@ -10,6 +10,7 @@ import torch
 import yaml
 from counts import COUNTS, encdec, gnmt, rnmt, transformer
 
+from capsnmt.analysis.suite import read_suite, runs_of
 from capsnmt.config import RunConfig, load_recipe
 from capsnmt.models import MODELS, build_model, parse_model_config
 
@@ -340,3 +341,12 @@ def test_the_papers_rows_are_there():
     }
     for corpus, rows in others.items():
         assert {path.stem for path in WMT14 if path.parent.name == corpus} >= rows
+
+
+@pytest.mark.parametrize("path", sorted((ROOT.parent / "suites").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_suite_names_what_exists(path, monkeypatch):
+    monkeypatch.chdir(ROOT.parent)  # where its recipes are named from
+    runs = runs_of(read_suite(path))
+    for run in runs:
+        parse_model_config(run.config().model)
+    assert len({run.folder for run in runs}) == len(runs)
