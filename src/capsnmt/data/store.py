@@ -107,7 +107,11 @@ def read_texts_part(paths: Sequence[Path], part: int, parts: int) -> Any:
             batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
             table = pa.Table.from_batches(batches, schema=_TEXT_SCHEMA)
             first, end = (table.num_rows * place // parts for place in (part, part + 1))
-            found += table.slice(first, end - first).to_batches()
+            # Copied: a slice would keep the file mapped, and the pages around it resident, until all files are read.
+            found += [
+                pa.ipc.read_record_batch(piece.serialize(), _TEXT_SCHEMA)
+                for piece in table.slice(first, end - first).to_batches()
+            ]
     return joined(found) if found else text_batch([])
 
 
