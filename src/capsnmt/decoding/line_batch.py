@@ -25,7 +25,7 @@ from capsnmt.decoding.segments import (
 )
 from capsnmt.decoding.translation import Status, TextCodec, TranslateOptions, Translation
 from capsnmt.text.sentences import split_sentences
-from capsnmt.text.spans import Masked, Span, pieces_around, restore
+from capsnmt.text.spans import Masked, Span, pieces_around, restore, without_symbols
 from capsnmt.text.subwords import protected_symbol
 
 log = logging.getLogger(__name__)
@@ -242,8 +242,10 @@ class LineBatch:
             if isinstance(part, str):
                 texts.append(part)
                 continue
-            best = self._read(part)[:1]
-            texts += [text for text, _ in best]
+            readings = self._read(part)
+            best = [reading for reading in readings if not self._repeats(reading[0], segment.masked.spans)][:1]
+            # What can only be translated with another 7 beside the 7 that is protected stays as it was.
+            texts += [text for text, _ in best] or [part.masked.text] * bool(readings)
             scores += [score for _, score in best]
             segment.notes |= part.notes
         whole = self._whole("".join(texts), segment.masked.spans)
@@ -257,9 +259,16 @@ class LineBatch:
         for apart in (False, True):
             restored = restore(text, spans, apart=apart)
             # Without spans of its own a segment has nothing to lose: symbols that the model made up are gone already.
-            if not spans or (restored.intact and self._readable(restored.text, spans)):
+            if not spans:
+                return restored.text
+            if restored.intact and self._readable(restored.text, spans) and not self._repeats(text, spans):
                 return restored.text
         return None
+
+    def _repeats(self, text: str, spans: Sequence[Span]) -> bool:
+        """Whether the model has written one of the spans itself, so that it would stand there once too often."""
+        own = {span.source for span in self.text.mask(without_symbols(text), {}).spans}
+        return any(span.target in own for span in spans)
 
     def _readable(self, text: str, spans: Sequence[Span]) -> bool:
         """Whether every span would be found in a text: 1 and 2 are not in 12, nor is http://a.b in http://a.bund."""

@@ -102,6 +102,11 @@ def restore(text: str, spans: Sequence[Span], *, apart: bool = False) -> Restore
     return Restored(restored, sorted(found) == list(range(len(spans))))
 
 
+def without_symbols(text: str) -> str:
+    """What stands around the symbols: they become spaces, so that nothing grows together."""
+    return _SYMBOL.sub(" ", text)
+
+
 def pieces_around(masked: Masked) -> Iterator[str | Span]:
     """The texts between the spans, and the spans: for translating around what a model cannot place."""
     end = 0

@@ -114,6 +114,20 @@ def test_dropped_spans_fall_back_to_translating_around_them():
     assert (found.status, found.notes) == ("repaired", ("spans_placed_around",))
 
 
+def test_a_span_that_the_model_writes_once_more_itself_is_taken_around():
+    dogs, more = ([ord(character) + 10 for character in text] for text in ("dogs", "3 dogs"))
+
+    def with_another_three(source):
+        place = next((n for n in range(len(source)) if list(source[n : n + 4]) == dogs), None)
+        return source if place is None else [*source[:place], *more, *source[place + 4 :]]
+
+    found = make(echo(with_another_three), max_length_extra=20).translate_batch(["I have 3 big dogs."])[0]
+    # "I have ⦅0⦆ big 3 dogs." is refused, and " big 3 dogs." too: what cannot do without a second 3 stays as it was.
+    assert found.text == "I have 3 big dogs."
+    assert found.notes == ("spans_placed_around",)
+    assert make(echo(with_another_three), max_length_extra=20).translate("I have 4 dogs.") == "I have 4 3 dogs."
+
+
 def test_symbols_that_the_model_makes_up_are_removed():
     made_up = [ord(character) + 10 for character in " ⦅3⦆"]
     engine = echo(lambda source: [*source[:-1], *made_up, EOS])
