@@ -265,6 +265,19 @@ class LineBatch:
                 return restored.text
         return None
 
+    def _reading(self, segment: Segment, rank: int, spans: Sequence[Span]) -> str:
+        """A segment's translation of this rank, or the next best one that writes no span of its neighbours once more.
+
+        Where there is none, the segment stays as it was.
+        """
+        own = Counter(span.target for span in segment.masked.spans)
+        asked = [_ranked(segment, rank), *segment.readings]
+        for text, _ in asked if spans else asked[:1]:
+            found = Counter(span.source for span in self.text.mask(text, {}).spans)
+            if all(found[span.target] <= own[span.target] for span in spans if span.source not in self.options.terms):
+                return text
+        return restore(segment.masked.text, segment.masked.spans).text
+
     def _repeats(self, text: str, spans: Sequence[Span]) -> bool:
         """Whether the model has written one of the spans itself, so that it would stand there once too often."""
         own = {span.source for span in self.text.mask(without_symbols(text), {}).spans}
@@ -299,7 +312,7 @@ class LineBatch:
         spans = self.text.mask(one_line(line), self.options.terms).spans if several else ()
         hypotheses = []
         for rank in range(max(len(segment.readings) for segment in segments)):
-            texts = [part if isinstance(part, str) else _ranked(part, rank)[0] for part in parts]
+            texts = [part if isinstance(part, str) else self._reading(part, rank, spans) for part in parts]
             scores = [_ranked(segment, rank)[1] for segment in segments]
             # Spans of two sentences can meet where the model wrote nothing between them.
             ways = (one_line(between.join(filter(None, texts))) for between in ("", " "))

@@ -128,6 +128,20 @@ def test_a_span_that_the_model_writes_once_more_itself_is_taken_around():
     assert make(echo(with_another_three), max_length_extra=20).translate("I have 4 dogs.") == "I have 4 3 dogs."
 
 
+def test_a_span_that_the_model_writes_in_another_sentence_is_not_let_through():
+    away, more = ([ord(character) + 10 for character in text] for text in ("away", "7 away"))
+
+    def with_a_seven(source):
+        place = next((n for n in range(len(source)) if list(source[n : n + 4]) == away), None)
+        return source if place is None else [*source[:place], *more, *source[place + 4 :]]
+
+    translator = make(echo(with_a_seven), max_length_extra=20)
+    assert translator.translate("I came at 7. He went away.") == "I came at 7. He went away."
+    assert translator.translate("I came at 8. He went away.") == "I came at 8. He went 7 away."
+    many = "We saw " + " ".join(map(str, range(40))) + ". He went home."
+    assert translator.translate(many) == many
+
+
 def test_symbols_that_the_model_makes_up_are_removed():
     made_up = [ord(character) + 10 for character in " ⦅3⦆"]
     engine = echo(lambda source: [*source[:-1], *made_up, EOS])
