@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import yaml
 
-from capsnmt.analysis import complexity
+from capsnmt.analysis import speed
 
+ROOT = Path(__file__).resolve().parents[2]
 TIMED = ("tokens_per_s", "finished")
 
 
@@ -35,6 +38,7 @@ def suite(write_recipe, tiny_config, tmp_path):
         {"kind": "training", "title": "On the way", "rows": ["caps"], "values": ["valid.perplexity", "routing.used"]},
         {"kind": "routing", "title": "What capsules take", "rows": ["caps-2"], "sentences": ["eins zwei"]},
         {"kind": "complexity", "title": "What growing sentences cost", "rows": ["simple", "caps-2"]},
+        {"kind": "latency", "title": "What a test set costs", "rows": ["caps-2", "simple"]},
     ]
 
     def write(name):
@@ -53,7 +57,9 @@ def scores(folder):
 
 @pytest.mark.timeout(900)
 def test_killed_and_started_again_it_reports_the_same_scores(suite, run_here, tmp_path, monkeypatch):
-    monkeypatch.setattr(complexity, "REPEATS", ("--repeats", "1", "--step-repeats", "1", "--pause", "0"))
+    once = ("--repeats", "1", "--pause", "0")
+    monkeypatch.setattr(speed, "GROWTH_REPEATS", (*once, "--step-repeats", "1"))
+    monkeypatch.setattr(speed, "LATENCY_REPEATS", (*once, "--sentences", "2", "--passes", "1"))
     planned = run_here("reproduce", suite("calm"), "--dry-run")
     assert [line.partition(":")[0] for line in planned.lines] == ["simple-s1", "caps-1-s1", "caps-2-s1", "student-s1"]
     assert all(line.endswith("to do") for line in planned.lines)
@@ -71,6 +77,7 @@ def test_killed_and_started_again_it_reports_the_same_scores(suite, run_here, tm
         "## Iterations",
         "capsnmt train",
         "target alone",
+        "ms a sentence, beam 8",
     ):
         assert said in text
     page = (report / "report.html").read_text(encoding="utf-8")
@@ -86,6 +93,24 @@ def test_killed_and_started_again_it_reports_the_same_scores(suite, run_here, tm
     process.wait()
     assert run_here("reproduce", suite("rough")).code == 0
     assert scores(tmp_path / "rough") == scores(tmp_path / "calm")
+
+
+def test_a_dry_run_says_what_the_papers_tables_would_cost(run_here, monkeypatch):
+    monkeypatch.chdir(ROOT)  # where its recipes are named from
+    ended = run_here("reproduce", "suites/wmt14-en-fr.yaml", "--dry-run", "--devices", "8xM40")
+    assert ended.code == 0, ended.err
+    total = re.fullmatch(r"all of it on 8xM40: ([\d.]+) days, ([\d,]+) GB of disk", ended.lines[-1])
+    trained = [float(days) for days in re.findall(r": training ([\d.]+) days", "\n".join(ended.lines))]
+    assert total
+    assert float(total[1]) > sum(trained) > 50
+    taught = [line for line in ended.lines if "teacher's translations of 36,000,000 sentences" in line]
+    assert len(taught) == 1, "three students share what one teacher translated"
+
+
+def test_devices_are_for_a_dry_run(run_here, suite):
+    ended = run_here("reproduce", suite("calm"), "--devices", "8xM40")
+    assert ended.code == 1
+    assert "--devices 8xM40 is for --dry-run" in ended.err
 
 
 def test_rows_that_do_not_exist_are_told_before_anything_is_trained(suite, run_here, tmp_path):

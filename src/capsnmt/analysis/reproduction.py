@@ -15,6 +15,7 @@ from typing import Any
 from capsnmt.analysis.results import collect
 from capsnmt.analysis.sections import SECTIONS, Evidence, Figure, Route, Section, Table
 from capsnmt.analysis.suite import Run, SectionConfig, SuiteConfig, run_suite, runs_of
+from capsnmt.planning.figures import GB
 
 REPORT = "report"
 _STYLE = (
@@ -65,6 +66,32 @@ def plan_of(suite: SuiteConfig, data: str | None = None) -> list[dict[str, Any]]
         tokens = steps * training.batch_tokens * training.accumulate
         plan.append({"run": run.name, "updates": steps, "tokens": tokens, "done": run.result.exists()})
     return plan
+
+
+def cost_of(suite: SuiteConfig, devices: str, data: str | None = None) -> list[str]:
+    """What its runs cost on such devices one after the other: hours, disk and their sums (docs/SCALING.md)."""
+    from capsnmt.planning.plan import hours, plan  # brings torch
+
+    lines, total_s, total_bytes = [], 0.0, 0.0
+    teachers: set[Path] = set()
+    runs = [run for run in runs_of(suite) if run.outside is None]
+    plans = {run.folder: plan(run.config(data), devices) for run in runs}
+    for run in runs:
+        own = plans[run.folder]
+        told = f"{run.name}: training {hours(own.training_s)}, {own.training_bytes / GB:.3g} GB of each device"
+        told += "" if own.fits else ", MORE than it has"
+        total_s += own.training_s
+        total_bytes += own.model_bytes
+        if run.teacher is not None and run.teacher not in teachers:
+            teachers.add(run.teacher)
+            taught = plans[run.teacher]
+            told += f"; first its teacher's translations of {taught.pairs:,} sentences: {hours(taught.distilling_s)}"
+            total_s += taught.distilling_s
+            total_bytes += taught.journal_bytes + own.store_bytes
+        lines.append(told)
+    stores = {run.config(data).data.store: plans[run.folder].store_bytes for run in runs}
+    total_bytes += sum(stores.values())
+    return [*lines, f"all of it on {devices}: {hours(total_s)}, {total_bytes / GB:,.0f} GB of disk"]
 
 
 def _section(config: SectionConfig, evidence: Evidence) -> Section:

@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from capsnmt.analysis import figures
-from capsnmt.analysis.complexity import FIXED_SOURCE, LENGTHS, measured
+from capsnmt.analysis import figures, speed
 from capsnmt.analysis.results import RowResult, Spread, collect, compare
 from capsnmt.analysis.routing_map import RoutingMap, save_picture
 from capsnmt.analysis.suite import Run, SectionConfig, SuiteConfig, expanded, read_metrics, sweep_names
+from capsnmt.data.corpus import files_of
+from capsnmt.errors import CapsNMTError
+
+_BEAMS = (1, 8)  # of latencies
 
 Route = Callable[[Path, Sequence[str]], list[RoutingMap]]
 
@@ -58,12 +61,12 @@ class Evidence:
         return collect(self.runs)
 
     def rows(self, section: SectionConfig) -> dict[str, RowResult]:
-        """The finished rows that a section names; a swept one stands for all of its own."""
-        wanted = set()
+        """The finished rows that a section names, in its order; a swept one stands for all of its own."""
+        results, wanted = self.results, []
         for name in section.rows or self.suite.rows:
             row = self.suite.rows.get(name)
-            wanted |= {name} if row is None else set(sweep_names(name, row))
-        return {name: result for name, result in self.results.items() if name in wanted}
+            wanted += [name] if row is None else sweep_names(name, row)
+        return {name: results[name] for name in wanted if name in results}
 
     def label(self, row: str) -> str:
         """How a row is called in the report."""
@@ -72,6 +75,18 @@ class Evidence:
     def runs_of(self, row: str) -> list[Run]:
         """Its finished runs."""
         return [run for run in self.runs if run.row == row and run.result.exists()]
+
+    def folders(self, section: SectionConfig) -> dict[str, Path]:
+        """A model folder of every finished row that was trained here, in the section's order."""
+        rows = [row for row, result in self.rows(section).items() if result.origin is None]
+        return {row: self.runs_of(row)[0].folder for row in rows}
+
+    def test_source(self, row: str) -> Path:
+        """The source side of the test set that a finished row was evaluated on."""
+        data = self.runs_of(row)[0].config(self.data).data
+        if data.test is None:
+            raise CapsNMTError(f"the recipe of {row} names no test set")
+        return files_of(data.test, data.root)[0]
 
 
 def table(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
@@ -86,6 +101,7 @@ def table(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | 
         "BLEU",
         "chrF2",
         "paper's metric",
+        "lower-cased",
         "train tokens/s",
     ]
     headings += [f"against {evidence.label(section.against)}"] if section.against else []
@@ -111,8 +127,8 @@ def table(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | 
 
 
 def _scores_and_costs(result: RowResult) -> list[str]:
-    """Seeds, parameters, perplexity, three scores, speed; of an outside system the scores are all that is known."""
-    scores = [str(result.spread(score)) for score in ("BLEU", "chrF2", "paper BLEU")]
+    """Seeds, parameters, perplexity, four scores, speed; of an outside system the scores are all that is known."""
+    scores = [str(result.spread(score)) for score in ("BLEU", "chrF2", "paper BLEU", "paper BLEU (lower-cased)")]
     if result.origin is not None:
         return ["–", "–", "–", *scores, "–"]
     speed = statistics.median(run["tokens_per_s"] or 0.0 for run in result.runs)
@@ -240,13 +256,11 @@ def routing(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table 
 
 def complexity(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
     """The paper's Time column, measured: what a translation costs as its source, its target or both grow."""
-    rows = [row for row, result in evidence.rows(section).items() if result.origin is None]
-    folders = {row: evidence.runs_of(row)[0].folder for row in rows}
-    found = measured(folders, Path(evidence.suite.output) / "complexity.json")
-    first, last = LENGTHS[0], LENGTHS[-1]
+    found = speed.growth(evidence.folders(section), Path(evidence.suite.output) / "complexity.json")
+    first, last = speed.LENGTHS[0], speed.LENGTHS[-1]
     headings = [
         "system",
-        f"ms for {FIXED_SOURCE} tokens",
+        f"ms for {speed.FIXED_SOURCE} tokens",
         f"a step with {last} source tokens ÷ with {first}",
         "e of time ~ lengthᵉ: target alone",
         "source and target",
@@ -263,7 +277,29 @@ def complexity(section: SectionConfig, evidence: Evidence) -> Iterator[str | Tab
         for row, own in found.items()
     ]
     yield Table(headings, cells)
-    yield f"Batch 1, beam 1, two threads, int8 in our runtime; exponents between {LENGTHS[-2]} and {last} tokens."
+    yield f"Batch 1, beam 1, two threads, int8 in our runtime; exponents between {speed.LENGTHS[-2]} and {last} tokens."
+
+
+def latency(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
+    """The paper's Table 3: milliseconds a sentence, in the mean over a test set, beside the first row."""
+    folders = evidence.folders(section)
+    test_set = evidence.test_source(next(iter(folders)))
+    found = speed.latencies(folders, test_set, _BEAMS, Path(evidence.suite.output) / "latency.json")
+    first = next(iter(found.values()))
+    headings = ["system", *(f"ms a sentence, beam {beam}" for beam in _BEAMS), *(f"faster, beam {b}" for b in _BEAMS)]
+    rows = [
+        [
+            evidence.label(row),
+            *(f"{value:.1f}" for value in own),
+            *(f"{slow / value:.2f} ×" for slow, value in zip(first, own, strict=True)),
+        ]
+        for row, own in found.items()
+    ]
+    yield Table(headings, rows)
+    yield (
+        f"Sentences of {test_set.name} one at a time, {speed.THREADS} threads, int8 in our runtime; "
+        "random weights at the rows' sizes, a translation is as long as its source."
+    )
 
 
 SECTIONS: dict[str, Callable[[SectionConfig, Evidence], Iterator[str | Table | Figure]]] = {
@@ -273,4 +309,5 @@ SECTIONS: dict[str, Callable[[SectionConfig, Evidence], Iterator[str | Table | F
     "training": training,
     "routing": routing,
     "complexity": complexity,
+    "latency": latency,
 }

@@ -66,7 +66,7 @@ class RowConfig(StrictModel):
 class SectionConfig(StrictModel):
     """A part of the report."""
 
-    kind: Literal["table", "sweep", "by_length", "training", "routing", "complexity"]
+    kind: Literal["table", "sweep", "by_length", "training", "routing", "complexity", "latency"]
     title: str
     text: str = ""  # a paragraph before it
     rows: list[str] = Field(default_factory=list)  # a swept row stands for all that it becomes; routing and sweep: one

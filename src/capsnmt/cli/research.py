@@ -14,6 +14,7 @@ from capsnmt.cli.options import BulkEngine, Data, DeviceName, Engine, Folder, Qu
 from capsnmt.config import parse_language_pair
 from capsnmt.decoding.translation import TranslateOptions
 from capsnmt.distillation import TEACHER_BEAM
+from capsnmt.errors import CapsNMTError
 
 
 def distill(
@@ -111,15 +112,23 @@ def reproduce(
     data: Data = None,
     jobs: Annotated[int, typer.Option(min=1, help="Trainings side by side; each has its share of the cores.")] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    devices: Annotated[
+        str | None, typer.Option(help="With --dry-run: say also what it costs on them, as in 8xM40 or 2xcpu.")
+    ] = None,
 ) -> None:
     """Train, evaluate and report all runs of a suite: tables, figures and the command behind every number."""
+    if devices is not None and not dry_run:
+        raise CapsNMTError(f"--devices {devices} is for --dry-run; trainings run where this command does")
     if dry_run:
-        from capsnmt.analysis.reproduction import plan_of
+        from capsnmt.analysis.reproduction import cost_of, plan_of
         from capsnmt.analysis.suite import read_suite
 
+        costs = [] if devices is None else cost_of(read_suite(suite), devices, data)
         for step in plan_of(read_suite(suite), data):
             state = "done" if step["done"] else "to do"
             typer.echo(f"{step['run']}: {step['updates']:,} updates, {step['tokens']:,} tokens at most, {state}")
+        for line in costs:
+            typer.echo(line)
         return
     typer.echo(verbs.reproduce(suite, data=data, jobs=jobs, say=lambda text: typer.echo(text, err=True)))
 

@@ -83,7 +83,8 @@ def paper_bleu(
             f"capsnmt:{importlib.metadata.version('capsnmt')}",
         ]
     )
-    return Score("paper BLEU (compounds split)" if split_compounds else "paper BLEU", float(result.score), signature)
+    changes = [name for name, is_made in (("lower-cased", lowercase), ("compounds split", split_compounds)) if is_made]
+    return Score(f"paper BLEU ({', '.join(changes)})" if changes else "paper BLEU", float(result.score), signature)
 
 
 def split_hyphens(text: str) -> str:

@@ -15,14 +15,18 @@ from capsnmt.errors import CapsNMTError
 
 GB = 1e9
 
-# Measured (`python benchmarks/training.py`; docs/RESULTS.md, "Training speed"): the share of a core's matrix peak that
-# training reaches grows with the width of the model; 0.59-0.65 at 256 and 0.78-0.79 at 512. width / (width + 150) gives
-# 0.63 and 0.77. Assumed: decoding in large batches reaches the same.
-CPU_HALF_PEAK_WIDTH = 150.0
-# Assumed, and compared with a run by `python benchmarks/scaling.py plan` (docs/SCALING.md, "Measured here").
-CPU_SEARCH_S = 1.5e-4  # per hypothesis and token: what the search takes besides the model, in batches of 64 lines
-CPU_PROCESS_BYTES = 0.45 * GB  # a training process without its model: the interpreter, torch, the loader
-CPU_ALLOCATOR_FACTOR = 1.3  # freed buffers are kept, and no two updates are alike
+# Measured (`python benchmarks/scaling.py plan --width 128` and `train --width 512`; docs/SCALING.md, "Measured here"):
+# the share of a core's matrix peak that training on one thread reaches grows with the width of the model; 0.59 at 128
+# and 0.88 at 512; width / (width + 90) is 0.59 and 0.85. Assumed: decoding in large batches reaches the same.
+CPU_HALF_PEAK_WIDTH = 90.0
+# Measured (the same): what the search takes besides the model, per hypothesis and token, in batches of 64 lines.
+CPU_SEARCH_S = 2e-5
+# Measured: resident bytes of trainings 32 to 512 wide with batches of 256 to 4,096 tokens are 0.42 GB (interpreter,
+# torch, loader), 30 bytes a parameter (16 of them weights, gradients and moments) and 1.8 times what the backward pass
+# needs after 25 updates, 3.0 times after 2,700: freed buffers are kept, and no two updates are alike.
+CPU_PROCESS_BYTES = 0.42 * GB
+CPU_STATE_BYTES = 30
+CPU_ALLOCATOR_FACTOR = 2.1
 # Assumed.
 CPU_LINK_BYTES_PER_S = 1.0 * GB  # gloo between two processes of one machine
 # Published: Vaswani et al. 2017 trained the base Transformer in 0.4 s an update on 8 P100. An update has 25,000 tokens
@@ -33,9 +37,10 @@ GPU_RECURRENT_TRAINING_SHARE = 0.20
 GPU_BF16_SHARE = 0.5  # assumed: of the share in fp32; models of this size do not fill matrix units
 GPU_DECODING_SHARE = 0.05  # assumed
 GPU_PROCESS_BYTES = 1.5 * GB  # assumed: CUDA context and library workspaces
-# Measured (`python benchmarks/prepare.py --pairs 5000000 ...`; docs/RESULTS.md, "Preparing a corpus"): 5,875 pairs of
-# Europarl a second of CPU time. Assumed: 299 bytes of text each, as in what its filters keep.
-PREPARED_TEXT_BYTES_PER_CPU_S = 5875 * 299.0
+# Measured: CPU time of preparing a pair, from 170 us for one of Europarl (`python benchmarks/prepare.py --pairs 5000000
+# ...`; docs/RESULTS.md, "Preparing a corpus"; 299 bytes of text each) and 86 us for one of the demo corpus (72 bytes).
+PREPARE_PAIR_S = 60e-6
+PREPARE_BYTE_S = 0.37e-6
 PADDING_FILL = 0.96  # of a batch is text; assumed (tests/unit/data/test_batches.py demands 0.95)
 SERVING_LOAD = 0.5  # assumed: servers that are busier than this let people wait
 # Measured (`capsnmt export`; docs/RESULTS.md, "Exported models"): int8 takes 5.4 MB where fp32, 4 bytes a parameter,

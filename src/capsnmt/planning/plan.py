@@ -6,6 +6,8 @@ short sentence takes, per source and per target token. docs/SCALING.md explains 
 
 from __future__ import annotations
 
+import functools
+import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from capsnmt.config import RunConfig
 from capsnmt.distillation import TEACHER_BEAM
 from capsnmt.errors import CapsNMTError
 from capsnmt.models import build_model
+from capsnmt.models.contract import TranslationModel
 from capsnmt.planning import figures
 from capsnmt.planning.figures import CorpusFigures, Device
 from capsnmt.training.loss import label_smoothed_loss
@@ -37,6 +40,7 @@ class ModelCosts:
     encoder_flops: float  # forward, per source token
     decoder_flops: float  # forward, per target token, softmax included
     saved_bytes: float  # kept for the backward pass, per token of each side
+    update_bytes: float  # kept for it once an update
     logits_bytes: float  # per target token
 
     @property
@@ -53,6 +57,7 @@ class Plan:
     prepare_cpu_s: float
     training_s: float
     training_bytes: float  # of memory, per device
+    fits: bool  # whether a device has as much
     store_bytes: float
     model_bytes: float  # of the model folder
     distilling_s: float
@@ -92,6 +97,7 @@ def plan(config: RunConfig, devices: str, *, pairs: int | None = None) -> Plan:
         prepare_cpu_s=prepare_cpu_s,
         training_s=training_s,
         training_bytes=training_bytes,
+        fits=training_bytes <= device.memory_bytes,
         store_bytes=store_bytes,
         model_bytes=model_bytes,
         distilling_s=distilling_s,
@@ -104,16 +110,38 @@ def plan(config: RunConfig, devices: str, *, pairs: int | None = None) -> Plan:
 
 
 def model_costs(config: RunConfig) -> ModelCosts:
-    """Counts on a sentence of tensors that have a shape and no content."""
-    subwords, length = config.text.subwords, _COUNTED_LENGTH
+    """Counts on sentences of tensors that have a shape and no content."""
+    subwords = config.text.subwords
     sizes = subwords.size_of("source"), subwords.size_of("target")
+    return _model_costs(json.dumps(config.model), sizes, config.training.label_smoothing)
+
+
+@functools.cache
+def _model_costs(section: str, sizes: tuple[int, int], label_smoothing: float) -> ModelCosts:
+    length = _COUNTED_LENGTH
     with torch.device("meta"):
-        model = build_model(config.model, source_size=sizes[0], target_size=sizes[1]).train()
+        model = build_model(json.loads(section), source_size=sizes[0], target_size=sizes[1]).train()
         ids = torch.zeros(1, length, dtype=torch.long)
         mask = torch.ones(1, length, dtype=torch.bool)
     with FlopCounterMode(display=False) as counter:
         model.encode(ids, mask)
     encoder_flops = counter.get_total_flops() / length
+    with FlopCounterMode(display=False) as counter:
+        one = _kept_for_backward(model, ids, mask, label_smoothing)
+    # What a second sentence adds: some tensors are kept once an update, such as weights that are normalised in it.
+    two = _kept_for_backward(model, ids.expand(2, -1), mask.expand(2, -1), label_smoothing)
+    return ModelCosts(
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        encoder_flops=encoder_flops,
+        decoder_flops=counter.get_total_flops() / length - encoder_flops,
+        saved_bytes=(two - one) / length,
+        update_bytes=max(0.0, 2 * one - two),
+        logits_bytes=4.0 * sizes[1],
+    )
+
+
+def _kept_for_backward(model: TranslationModel, ids: Tensor, mask: Tensor, label_smoothing: float) -> float:
+    """Bytes that autograd keeps of the forward pass, besides the parameters."""
     saved: dict[int, int] = {}
     own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
 
@@ -123,16 +151,11 @@ def model_costs(config: RunConfig) -> ModelCosts:
             saved[storage._cdata] = storage.nbytes()
         return tensor
 
-    with FlopCounterMode(display=False) as counter, saved_tensors_hooks(keep, lambda tensor: tensor):
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
         logits = model(ids, mask, ids)
-        label_smoothed_loss(logits, ids, mask, config.training.label_smoothing)
-    return ModelCosts(
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        encoder_flops=encoder_flops,
-        decoder_flops=counter.get_total_flops() / length - encoder_flops,
-        saved_bytes=sum(saved.values()) / length,
-        logits_bytes=4.0 * sizes[1],
-    )
+        loss = label_smoothed_loss(logits, ids, mask, label_smoothing)  # keeps the graph, and so the storages, alive
+    del loss
+    return float(sum(saved.values()))
 
 
 def corpus_figures(config: RunConfig, pairs: int | None) -> CorpusFigures:
@@ -169,15 +192,16 @@ def _figures_of_store(folder: Path) -> CorpusFigures:
 
 
 def _preparing(corpus: CorpusFigures, lines: list[str]) -> tuple[float, float]:
-    cpu_s = corpus.pairs * corpus.text_bytes / figures.PREPARED_TEXT_BYTES_PER_CPU_S
+    pair_s = figures.PREPARE_PAIR_S + corpus.text_bytes * figures.PREPARE_BYTE_S
+    cpu_s = corpus.pairs * pair_s
     ids = 4.0 * (corpus.source_tokens + corpus.target_tokens)
     offsets = 4.0 * 4 + 1  # of four columns, and the number of the corpus
     pair_bytes = corpus.text_bytes + ids + offsets
     store_bytes = corpus.pairs * pair_bytes
     waiting_bytes = corpus.pairs * (corpus.text_bytes + 17.0)
     lines += [
-        f"preparing: {corpus.pairs:,} pairs x {corpus.text_bytes:.0f} bytes of text / "
-        f"{figures.PREPARED_TEXT_BYTES_PER_CPU_S / 1e6:.2f} MB/s of a core = {hours(cpu_s)} of one core",
+        f"preparing: {corpus.pairs:,} pairs x ({figures.PREPARE_PAIR_S * 1e6:.3g} us + {corpus.text_bytes:.0f} bytes "
+        f"of text x {figures.PREPARE_BYTE_S * 1e6:.3g} us) = {hours(cpu_s)} of one core",
         f"store: {corpus.pairs:,} pairs x ({corpus.text_bytes:.0f} bytes of text + {ids:.0f} of ids + {offsets:.0f} of "
         f"offsets) = "
         f"{store_bytes / figures.GB:.3g} GB, and {waiting_bytes / figures.GB:.3g} GB more until it is ready",
@@ -222,17 +246,20 @@ def _training_time(
 
 def _training_memory(config: RunConfig, costs: ModelCosts, count: int, device: Device, lines: list[str]) -> float:
     # Weights, gradients and Adam's two moments in fp32; several ranks exchange gradients through a copy of them.
-    state_bytes = 16 if count == 1 else 20
-    activations = config.training.batch_tokens * (costs.saved_bytes + 2 * costs.logits_bytes)
-    process, factor = figures.GPU_PROCESS_BYTES, 1.0
+    process, state_bytes, factor = figures.GPU_PROCESS_BYTES, 16, 1.0
     if device.is_cpu:
-        process, factor = figures.CPU_PROCESS_BYTES, figures.CPU_ALLOCATOR_FACTOR
+        process, state_bytes = figures.CPU_PROCESS_BYTES, figures.CPU_STATE_BYTES
+        factor = figures.CPU_ALLOCATOR_FACTOR
+    state_bytes += 4 if count > 1 else 0
+    activations = costs.update_bytes + config.training.batch_tokens * (costs.saved_bytes + 2 * costs.logits_bytes)
     total = process + state_bytes * costs.parameters + factor * activations
     fits = "" if total <= device.memory_bytes else f": MORE than the {device.memory_bytes / figures.GB:.3g} GB it has"
-    states = "weights, gradients, two moments" + (", gradient buckets" if count > 1 else "")
+    states = "weights, gradients, two moments" + (", and what passes" if device.is_cpu else "")
+    states += ", gradient buckets" if count > 1 else ""
     lines.append(
         f"memory of a device: {process / figures.GB:.2g} GB + {state_bytes} bytes x {_millions(costs)} ({states}) + "
-        f"{config.training.batch_tokens} tokens x {(costs.saved_bytes + 2 * costs.logits_bytes) / 1e3:.0f} KB"
+        f"({config.training.batch_tokens} tokens x {(costs.saved_bytes + 2 * costs.logits_bytes) / 1e3:.0f} KB + "
+        f"{costs.update_bytes / figures.GB:.2g} GB)"
         f"{f' x {factor} for the allocator' if factor != 1.0 else ''} = {total / figures.GB:.3g} GB{fits}"
     )
     return total

@@ -126,7 +126,7 @@ def test_an_outside_system_is_a_row_that_is_not_trained(tmp_path):
     assert all(score["signature"] for score in evaluation["scores"])
     assert plan_of(suite) == [{"run": "buck-s1", "updates": 0, "tokens": 0, "done": True}]
     report = (write_report(suite, runs, lambda model, sentences: []) / "report.md").read_text(encoding="utf-8")
-    assert "| buck | – | – | – | 100.00 | 100.00 | 100.00 | – |" in report
+    assert "| buck | – | – | – | 100.00 | 100.00 | 100.00 | 100.00 | – |" in report
     assert "buck was not trained here: their submission to WMT14." in report
     assert "capsnmt train" not in report
 
