@@ -37,6 +37,7 @@ from capsnmt.data.corpus import read_lines
 from capsnmt.data.demo import write_demo
 from capsnmt.decoding.translation import TranslateOptions
 from capsnmt.distillation import TEACHER_BEAM
+from capsnmt.translator import Translator
 
 RECIPE = Path(__file__).resolve().parent.parent / "recipes" / "demo" / "capsnmt.yaml"
 BATCH_LINES = 64
@@ -167,7 +168,7 @@ def measure_plan(args: argparse.Namespace) -> dict[str, Any]:
         state = json.loads(max((folder / "run" / "checkpoints").glob("step-*/state.json")).read_text(encoding="utf-8"))
         lines = list(islice(read_lines(folder / "corpus" / "test.en"), args.lines))
         torch.set_num_threads(1)  # the plan is for one core
-        translator, options = verbs.Translator(folder / "run", engine="torch"), TranslateOptions(beam=TEACHER_BEAM)
+        translator, options = Translator(folder / "run", engine="torch"), TranslateOptions(beam=TEACHER_BEAM)
         translator.translate_batch(lines[:BATCH_LINES], options)
         start_s = time.perf_counter()
         for block in blocks_of(lines):

@@ -38,7 +38,7 @@ __all__ = [
 
 _HOMES = {
     "CapsNMTError": "capsnmt.errors",
-    "Translator": "capsnmt.verbs",
+    "Translator": "capsnmt.translator",
     "average": "capsnmt.verbs",
     "distill": "capsnmt.verbs",
     "doctor": "capsnmt.verbs",

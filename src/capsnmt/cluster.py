@@ -55,7 +55,7 @@ class BlockTranslator:
     """A model that translates blocks: in this process or in a worker of the cluster."""
 
     def __init__(self, job: Job) -> None:
-        from capsnmt.verbs import Translator
+        from capsnmt.translator import Translator
 
         self._job = job
         self._translator = Translator(job.folders, engine=job.engine, device=job.device, selection=job.selection)

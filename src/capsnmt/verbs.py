@@ -9,20 +9,18 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from capsnmt import cluster
 from capsnmt.cluster import Block, BlockTranslator, Job
-from capsnmt.config import DecodingConfig, FolderConfig, LanguagesConfig, ParallelText, RunConfig, load_recipe
-from capsnmt.decoding.engine import Engine
-from capsnmt.decoding.ensemble import EnsembleEngine
+from capsnmt.config import LanguagesConfig, ParallelText, RunConfig, load_recipe
 from capsnmt.decoding.formats import FORMATS
 from capsnmt.decoding.streams import IDLE_S, batches_from_stream
 from capsnmt.decoding.translation import TranslateOptions, Translation
-from capsnmt.decoding.translator import LineTranslator
 from capsnmt.errors import CapsNMTError
-from capsnmt.folder import CONFIG, WEIGHTS, load_text, read_folder_config
-from capsnmt.text.pipeline import TextPipeline
+from capsnmt.extras import need, need_torch
+from capsnmt.folder import CONFIG, WEIGHTS, read_folder_config
+from capsnmt.translator import Translator
 from capsnmt.zoo import Models, model_folder, model_folders
 
 if TYPE_CHECKING:
@@ -37,83 +35,6 @@ if TYPE_CHECKING:
     from capsnmt.runtime.verify import Margins
 
 
-class Translator(LineTranslator):
-    """Loads a model and translates strings: lines in = lines out.
-
-    `folder` may also be the languages of a model that ships, such as en-de; without one it is the usual of them.
-    Several folders with the same vocabulary are an ensemble, of any mix of systems; its first sets languages, text and
-    decoding.
-    """
-
-    def __init__(
-        self,
-        folder: Models | None = None,
-        *,
-        engine: str = "auto",
-        device: str = "auto",
-        decoding: DecodingConfig | None = None,
-        selection: bool = True,
-    ) -> None:
-        folders = model_folders(folder)
-        models = [_load(each, engine=engine, device=device, selection=selection) for each in folders]
-        first = models[0]
-        for name, model in zip(folders[1:], models[1:], strict=True):
-            _check_partner(str(folders[0]), first, str(name), model)
-        self.languages = first.about.languages
-        self.pipeline = first.text
-        super().__init__(
-            engine=first.engine if len(models) == 1 else EnsembleEngine([model.engine for model in models]),
-            text=first.text,
-            decoding=decoding or first.about.decoding,
-            language=first.about.languages.source,
-        )
-
-
-class _Model(NamedTuple):
-    engine: Engine
-    text: TextPipeline
-    about: Manifest | FolderConfig
-
-
-def _load(folder: Path, *, engine: str, device: str, selection: bool) -> _Model:
-    from capsnmt.runtime.allocator import keep_freed_memory
-    from capsnmt.runtime.choice import choose_engine
-
-    if choose_engine(folder, engine, device) == "onnx":
-        from capsnmt.runtime.engine import OnnxEngine
-        from capsnmt.runtime.manifest import load_runtime_text
-
-        loaded = OnnxEngine.load(folder, selection=selection)
-        return _Model(loaded, load_runtime_text(folder, loaded.manifest), loaded.manifest)
-    _need_torch()
-    from capsnmt.runtime.torch_engine import TorchEngine
-
-    keep_freed_memory()
-    config = read_folder_config(folder)
-    return _Model(TorchEngine.load(folder, device=device), load_text(folder, config), config)
-
-
-def _check_partner(first_name: str, first: _Model, name: str, model: _Model) -> None:
-    """The models of an ensemble must read the same ids and mean the same by them."""
-
-    def compared(each: _Model) -> dict[str, object]:
-        text = each.about.text
-        return {
-            "languages": each.about.languages,
-            "the vocabulary": each.text.fingerprint,
-            "text.normalise": text.normalise,
-            "text.protect": text.protect,
-        }
-
-    expected, found = compared(first), compared(model)
-    for what in expected:
-        if found[what] != expected[what]:
-            raise CapsNMTError(
-                f"{name} cannot be in an ensemble with {first_name}, because {what} differs: {found[what]} and "
-                f"{expected[what]}; train both on one store (data.store), with the same text section"
-            )
-
-
 def recipe(
     path: str | Path, *, overrides: Sequence[str] = (), data: str | None = None, output: str | None = None
 ) -> RunConfig:
@@ -126,7 +47,7 @@ def recipe(
 
 def prepare(config: RunConfig, *, show: bool = True) -> Path:
     """Trains the subwords and writes the token store of a recipe. Returns the store's folder."""
-    _need("pyarrow", "preparing a corpus")
+    need("pyarrow", "preparing a corpus")
     from capsnmt.data.prepare import prepare as prepare_store
 
     return prepare_store(config, progress=show, verify=True)
@@ -151,7 +72,7 @@ def doctor(
 
 def train(config: RunConfig, *, show: bool = True) -> Path:
     """Trains a recipe, or resumes it; prepares its corpus first if need be. Returns the model folder."""
-    _need_torch()
+    need_torch()
     from capsnmt.training.loop import train as train_loop
 
     return train_loop(config, show=show)
@@ -159,7 +80,7 @@ def train(config: RunConfig, *, show: bool = True) -> Path:
 
 def plan(config: RunConfig, *, devices: str = "1xcpu", pairs: int | None = None) -> Plan:
     """What a recipe costs on such devices (as in 8xM40): hours, memory, disk."""
-    _need_torch()
+    need_torch()
     from capsnmt.planning.plan import plan as make_plan
 
     return make_plan(config, devices, pairs=pairs)
@@ -252,7 +173,7 @@ def evaluate(
     engine: str = "auto",
 ) -> tuple[EvaluationReport, list[str]]:
     """Scores a model folder on a test set, or `hypotheses` that any system wrote. Returns report and outputs."""
-    _need("sacrebleu", "evaluating")
+    need("sacrebleu", "evaluating")
     from capsnmt.evaluation.metrics import require_equal_counts
     from capsnmt.evaluation.report import evaluate_outputs
 
@@ -320,7 +241,7 @@ def routing(folder: str | Path, sentences: Sequence[str], *, engine: str = "auto
 
 def reproduce(suite: str | Path, *, data: str | None = None, jobs: int = 1, say: Callable[[str], None] = print) -> Path:
     """Trains, evaluates and reports a suite of runs; what is there already is kept. Returns the report's folder."""
-    _need_torch()
+    need_torch()
     from capsnmt.analysis.reproduction import reproduce as reproduce_suite
     from capsnmt.analysis.suite import read_suite
 
@@ -329,7 +250,7 @@ def reproduce(suite: str | Path, *, data: str | None = None, jobs: int = 1, say:
 
 def average(folder: str | Path, *, last: int, output: str | Path | None = None) -> Path:
     """Averages the last checkpoints of a run into a weights file (by default the folder's own)."""
-    _need_torch()
+    need_torch()
     from capsnmt.models.weights import save_weights
     from capsnmt.training.average import average_weights
     from capsnmt.training.checkpoint import checkpoint_weights, checkpoints_in
@@ -356,7 +277,7 @@ def distill(
     show: bool = False,
 ) -> dict[str, Any] | None:
     """A corpus as a teacher would have written it: model folder, ensemble, CTranslate2 model or shell command."""
-    _need("sacrebleu", "distilling")
+    need("sacrebleu", "distilling")
     from capsnmt.distillation import TEACHER_BEAM
     from capsnmt.distillation.distill import distill as distill_corpus
     from capsnmt.distillation.progress import shown_progress
@@ -381,8 +302,8 @@ def export(
     selection: bool = False,
 ) -> Manifest:
     """Writes `runtime/`, which translates without torch, verified on `pairs` or the recipe's validation set."""
-    _need_torch()
-    _need("onnx", "exporting")
+    need_torch()
+    need("onnx", "exporting")
     from capsnmt.runtime.export import ExportRequest, export_folder
     from capsnmt.runtime.verify import Margins
 
@@ -403,7 +324,7 @@ def bench(request: Request) -> BenchReport:
 
     kind = KINDS[type(request)]
     for module in kind.needs:
-        _need(module, "this benchmark")
+        need(module, "this benchmark")
     return kind.run(request)
 
 
@@ -434,7 +355,7 @@ def new_key(path: str | Path | None, name: str) -> str:
 
 def _need_server() -> None:
     for module in ("fastapi", "uvicorn", "sse_starlette", "prometheus_client", "python_multipart", "py3langid"):
-        _need(module, "serving", "serve")
+        need(module, "serving", "serve")
 
 
 def _pairs_if_there(text: ParallelText, root: str, limit: int) -> list[tuple[str, str]]:
@@ -442,14 +363,3 @@ def _pairs_if_there(text: ParallelText, root: str, limit: int) -> list[tuple[str
 
     there = all(file.is_file() for file in files_of(text, root))
     return list(itertools.islice(read_pairs(text, root), limit)) if there else []
-
-
-def _need_torch() -> None:
-    _need("torch", "this verb")
-
-
-def _need(module: str, purpose: str, extra: str = "train") -> None:
-    from importlib.util import find_spec
-
-    if find_spec(module) is None:
-        raise CapsNMTError(f"{purpose} needs {module}: pip install 'capsnmt[{extra}]'")

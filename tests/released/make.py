@@ -21,6 +21,7 @@ import yaml
 
 from capsnmt import verbs
 from capsnmt.decoding.translation import TranslateOptions
+from capsnmt.translator import Translator
 
 GERMAN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
 ENGLISH = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -131,7 +132,7 @@ def keep(system: str, folder: Path) -> None:
 
 def said_by(folder: Path) -> list[dict[str, object]]:
     """Translations by beam search with their scores, greedy ones, and the log-probabilities of the former."""
-    translator = verbs.Translator(folder, device="cpu")
+    translator = Translator(folder, device="cpu")
     found = translator.translate_batch(SENTENCES)
     greedy = translator.translate_batch(SENTENCES, TranslateOptions(beam=1))
     log_probs = verbs.score(folder, SENTENCES, [one.text for one in found])
