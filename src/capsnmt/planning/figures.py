@@ -20,7 +20,7 @@ GB = 1e9
 # and 0.88 at 512; width / (width + 90) is 0.59 and 0.85. Assumed: decoding in large batches reaches the same.
 CPU_HALF_PEAK_WIDTH = 90.0
 # Measured (the same): what the search takes besides the model, per hypothesis and token, in batches of 64 lines.
-CPU_SEARCH_S = 2e-5
+CPU_SEARCH_S = 2.5e-5
 # Measured: resident bytes of trainings 32 to 512 wide with batches of 256 to 4,096 tokens are 0.42 GB (interpreter,
 # torch, loader), 30 bytes a parameter (16 of them weights, gradients and moments) and 1.8 times what the backward pass
 # needs after 25 updates, 3.0 times after 2,700: freed buffers are kept, and no two updates are alike.
@@ -37,10 +37,11 @@ GPU_RECURRENT_TRAINING_SHARE = 0.20
 GPU_BF16_SHARE = 0.5  # assumed: of the share in fp32; models of this size do not fill matrix units
 GPU_DECODING_SHARE = 0.05  # assumed
 GPU_PROCESS_BYTES = 1.5 * GB  # assumed: CUDA context and library workspaces
-# Measured: CPU time of preparing a pair, from 170 us for one of Europarl (`python benchmarks/prepare.py --pairs 5000000
-# ...`; docs/RESULTS.md, "Preparing a corpus"; 299 bytes of text each) and 86 us for one of the demo corpus (72 bytes).
+# Measured: CPU time of preparing a pair, from 170 and 227 us for one of Europarl (299 bytes of text; 5 and 20 million
+# pairs by `python benchmarks/prepare.py`; docs/RESULTS.md, "Preparing a corpus") and 86 us for one of the demo corpus
+# (72 bytes).
 PREPARE_PAIR_S = 60e-6
-PREPARE_BYTE_S = 0.37e-6
+PREPARE_BYTE_S = 0.42e-6
 PADDING_FILL = 0.96  # of a batch is text; assumed (tests/unit/data/test_batches.py demands 0.95)
 SERVING_LOAD = 0.5  # assumed: servers that are busier than this let people wait
 # Measured (`capsnmt export`; docs/RESULTS.md, "Exported models"): int8 takes 5.4 MB where fp32, 4 bytes a parameter,
