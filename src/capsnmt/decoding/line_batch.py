@@ -30,6 +30,7 @@ from capsnmt.text.subwords import protected_symbol
 
 log = logging.getLogger(__name__)
 
+_LEAST_TOKENS = 1  # to weak models nothing at all is often the most probable translation, and it is never one
 LOW_CONFIDENCE = -2.5  # mean log-probability of a token below which a translation is flagged: the model is guessing
 
 
@@ -187,6 +188,7 @@ class LineBatch:
                 length_penalty_type=self.settings.length_penalty_type,
                 coverage_penalty=self.settings.coverage_penalty,
                 max_lengths=max_lengths,
+                min_length=_LEAST_TOKENS,
                 prefixes=prefixes,
             )
         return sample(

@@ -39,11 +39,13 @@ def beam_search(
     length_penalty_type: str,
     coverage_penalty: float = 0.0,
     max_lengths: Sequence[int],
+    min_length: int = 0,
     prefixes: Sequence[Sequence[int]] | None = None,
 ) -> list[list[Hypothesis]]:
     """The `num_best` best hypotheses of every sentence, best first; fewer if the beam met fewer.
 
-    `max_lengths` counts </s>, whose real log-probability is paid even where the length forces it.
+    `max_lengths` counts </s>, whose real log-probability is paid even where the length forces it. `min_length` is the
+    number of tokens before which </s> is impossible unless it is forced.
     """
     check_beam(beam, num_best, length_penalty, length_penalty_type, coverage_penalty)
     if not sources:
@@ -53,7 +55,7 @@ def beam_search(
     penalty = penalties.length_penalty(by_length, length_penalty, length_penalty_type)  # (longest,)
     session = engine.encode(sources)
     if beam == 1:
-        greedy = _greedy(session, required, penalty, coverage_penalty)
+        greedy = _greedy(session, required, penalty, coverage_penalty, min_length)
         return [[greedy.get(n) or impossible(prefixes[n] if prefixes else ())] for n in range(len(sources))]
     last_penalty = penalty[(required == EOS).argmax(axis=1)]  # (sentences,) at each one's own maximum length
     # Twice the beam, because every live hypothesis proposes </s> at most once: of the best 2 * beam candidates at most
@@ -68,7 +70,8 @@ def beam_search(
     history = np.empty((len(sources), 0), dtype=np.int64)  # (rows, position)
 
     for position in range(required.shape[1]):
-        ids, step_log_probs = _candidates(session, tokens, origins, width, required[sentences, position])
+        may_end = position >= min_length
+        ids, step_log_probs = _candidates(session, tokens, origins, width, required[sentences, position], may_end)
         totals = log_probs[:, None] + step_log_probs  # (rows, k)
         rows, columns = _best_per_sentence(totals, sentences, width)
         ids, totals = ids[rows, columns], totals[rows, columns]  # (candidates,)
@@ -115,7 +118,7 @@ def _coverage(session: Session, coverage_penalty: float, rows: Ints) -> npt.NDAr
 
 
 def _greedy(
-    session: Session, required: Ints, penalty: npt.NDArray[np.float64], coverage_penalty: float
+    session: Session, required: Ints, penalty: npt.NDArray[np.float64], coverage_penalty: float, min_length: int
 ) -> dict[int, Hypothesis]:
     """A beam of one, the short way: what does not win is forgotten. No entry for a sentence without a possible end."""
     found: dict[int, Hypothesis] = {}
@@ -123,8 +126,10 @@ def _greedy(
     sentences = origins = np.arange(len(required))  # (rows,)
     tokens, totals = np.full(len(required), BOS), np.zeros(len(required))
     for position in range(required.shape[1]):
-        ids, log_probs = _candidates(session, tokens, origins, 1, required[sentences, position])
-        tokens, totals = ids[:, 0], totals + log_probs[:, 0]
+        may_end = position >= min_length
+        ids, log_probs = _candidates(session, tokens, origins, 1, required[sentences, position], may_end)
+        best = log_probs.argmax(axis=1)  # the first column, unless that is a </s> which may not be
+        tokens, totals = ids[np.arange(len(ids)), best], totals + log_probs.max(axis=1)
         coverage = _coverage(session, coverage_penalty, sentences)
         lives = (tokens != EOS) & (totals > -np.inf)
         for row, (sentence, token) in enumerate(zip(sentences.tolist(), tokens.tolist(), strict=True)):
@@ -184,9 +189,21 @@ def check_beam(
 
 
 def _candidates(
+    session: Session, tokens: Ints, origins: Ints, width: int, required: Ints, may_end: bool
+) -> tuple[Ints, npt.NDArray[np.float64]]:
+    """Ids and log-probs of the next tokens, (rows, k); a row with a required token has that one alone.
+
+    Where it may not end, </s> is impossible unless it is required, and one more candidate takes its place.
+    """
+    if may_end:
+        return _next_tokens(session, tokens, origins, width, required)
+    ids, log_probs = _next_tokens(session, tokens, origins, width + 1, required)
+    return ids, np.where((ids == EOS) & (required == FREE)[:, None], -np.inf, log_probs)
+
+
+def _next_tokens(
     session: Session, tokens: Ints, origins: Ints, width: int, required: Ints
 ) -> tuple[Ints, npt.NDArray[np.float64]]:
-    """Ids and log-probs of the next tokens, (rows, k); a row with a required token has that one alone."""
     forced = required != FREE
     if not forced.any():
         found = session.step(tokens, origins, width)

@@ -15,7 +15,9 @@ from capsnmt.text.subwords import BOS, EOS, PAD, UNK
 PENALTIES = {"wu": lambda n, alpha: ((5 + n) / 6) ** alpha, "len": lambda n, alpha: n**alpha}
 
 
-def search_one(engine, source=(A,), *, beam, num_best=1, alpha=0.0, kind="wu", beta=0.0, max_length=10, prefix=()):
+def search_one(
+    engine, source=(A,), *, beam, num_best=1, alpha=0.0, kind="wu", beta=0.0, max_length=10, min_length=0, prefix=()
+):
     return beam_search(
         engine,
         [source],
@@ -25,11 +27,12 @@ def search_one(engine, source=(A,), *, beam, num_best=1, alpha=0.0, kind="wu", b
         length_penalty_type=kind,
         coverage_penalty=beta,
         max_lengths=[max_length],
+        min_length=min_length,
         prefixes=[prefix],
     )[0]
 
 
-def slow_search(engine, source, *, beam, num_best, alpha, kind, beta, max_length, prefix):
+def slow_search(engine, source, *, beam, num_best, alpha, kind, beta, max_length, min_length, prefix):
     """The definition in plain loops: one sentence, no early stopping, no bookkeeping."""
     max_length = max(max_length, len(prefix) + 1)
     width = 2 * beam if beam > 1 else 1
@@ -43,7 +46,8 @@ def slow_search(engine, source, *, beam, num_best, alpha, kind, beta, max_length
             elif position == max_length - 1:
                 choices = [EOS]
             else:
-                choices = [token for token in range(len(row)) if token not in (PAD, BOS)]
+                never = (PAD, BOS) if position >= min_length else (PAD, BOS, EOS)
+                choices = [token for token in range(len(row)) if token not in never]
             found += [((*ids, token), log_prob + row[token]) for token in choices if row[token] > -math.inf]
         found = sorted(found, key=lambda candidate: -candidate[1])[:width]
         for ids, log_prob in found:
@@ -121,17 +125,18 @@ def test_wide_beam_is_exhaustive(seed, max_length, alpha, kind):
     alpha=st.sampled_from([0.0, 0.6, 1.0, 1.7]),
     kind=st.sampled_from(["wu", "len"]),
     max_length=st.integers(1, 12),
+    min_length=st.integers(0, 3),
     prefix=st.lists(st.sampled_from([UNK, A, B, C, D]), max_size=3),
     spread=st.sampled_from([0.5, 2.0, 6.0]),
     beta=st.sampled_from([0.0, 0.2, 3.0]),
 )
 def test_equals_the_slow_search_so_early_stopping_is_exact(
-    seed, beam, data, alpha, kind, max_length, prefix, spread, beta
+    seed, beam, data, alpha, kind, max_length, min_length, prefix, spread, beta
 ):
     engine = random_engine(seed, usable=(UNK, EOS, A, B, C, D), spread=spread)
     engine.coverage = lambda source, prefix: -np.random.default_rng([seed, 9, *prefix]).exponential()
     options = {"beam": beam, "num_best": data.draw(st.integers(1, beam)), "alpha": alpha, "kind": kind, "beta": beta}
-    options |= {"max_length": max_length, "prefix": tuple(prefix)}
+    options |= {"max_length": max_length, "min_length": min_length, "prefix": tuple(prefix)}
     assert_same(search_one(engine, (A, B), **options), slow_search(engine, (A, B), **options))
 
 

@@ -1,5 +1,6 @@
 import itertools
 
+import numpy as np
 import pytest
 from decoding_engines import WrittenEngine, copy_engine
 from hypothesis import given, settings
@@ -54,6 +55,17 @@ def test_order_and_count_with_empty_lines_between():
     ]
     assert [translation.score is None for translation in found] == [t.status == "empty" for t in found]
     assert [len(translation.hypotheses) for translation in found] == [int(t.status == "ok") for t in found]
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_line_never_becomes_nothing(beam):
+    def distribution(source, prefix):
+        row = np.full(300, -np.inf)
+        row[[EOS, ord("x") + 10]] = np.log([0.999, 0.001])  # the end is what the model wants at once
+        return row
+
+    translator = make(engine=WrittenEngine(distribution), decoding=DECODING.model_copy(update={"beam": beam}))
+    assert [found.text for found in translator.translate_batch(["one", "", "two"])] == ["x", "", "x"]
 
 
 def test_blank_lines_never_reach_the_model():
