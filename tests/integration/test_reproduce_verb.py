@@ -55,6 +55,13 @@ def scores(folder):
     return [{key: value for key, value in row.items() if key not in TIMED} for row in rows]
 
 
+def section(text, title):
+    """The cells of a section's first table, without its heading."""
+    lines = text.partition(f"## {title}\n")[2].partition("\n## ")[0].splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    return cells[2:]
+
+
 @pytest.mark.timeout(900)
 def test_killed_and_started_again_it_reports_the_same_scores(suite, run_here, tmp_path, monkeypatch):
     once = ("--repeats", "1", "--pause", "0")
@@ -78,8 +85,16 @@ def test_killed_and_started_again_it_reports_the_same_scores(suite, run_here, tm
         "capsnmt train",
         "target alone",
         "ms a sentence, beam 8",
+        "`capsnmt bench growth",
+        "`capsnmt bench latency",
     ):
         assert said in text
+    costs = section(text, "What a test set costs")
+    assert [row[0] for row in costs] == ["caps-2", "Simple aggregation"]
+    measured = json.loads((tmp_path / "calm" / "latency.json").read_text(encoding="utf-8"))["rows"]
+    for beam, column in ((1, 3), (8, 4)):
+        first, second = (row["median_ms"] for row in measured if (row["protocol"], row["beam"]) == ("test set", beam))
+        assert [row[column] for row in costs] == ["1.00 ×", f"{first / second:.2f} ×"]
     page = (report / "report.html").read_text(encoding="utf-8")
     assert "Short &lt;b&gt;lines" in page
     assert page.count("data:image/png;base64") == len(list((report / "figures").iterdir())) >= 6

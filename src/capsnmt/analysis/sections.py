@@ -274,10 +274,11 @@ def complexity(section: SectionConfig, evidence: Evidence) -> Iterator[str | Tab
             *(f"{own[key]:.2f}" for key in keys),
             f"{own['memory_growth_mb']:.1f}",
         ]
-        for row, own in found.items()
+        for row, own in found.rows.items()
     ]
     yield Table(headings, cells)
     yield f"Batch 1, beam 1, two threads, int8 in our runtime; exponents between {speed.LENGTHS[-2]} and {last} tokens."
+    yield f"`{found.command}`"
 
 
 def latency(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
@@ -285,7 +286,7 @@ def latency(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table 
     folders = evidence.folders(section)
     test_set = evidence.test_source(next(iter(folders)))
     found = speed.latencies(folders, test_set, _BEAMS, Path(evidence.suite.output) / "latency.json")
-    first = next(iter(found.values()))
+    first = next(iter(found.rows.values()))
     headings = ["system", *(f"ms a sentence, beam {beam}" for beam in _BEAMS), *(f"faster, beam {b}" for b in _BEAMS)]
     rows = [
         [
@@ -293,13 +294,14 @@ def latency(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table 
             *(f"{value:.1f}" for value in own),
             *(f"{slow / value:.2f} ×" for slow, value in zip(first, own, strict=True)),
         ]
-        for row, own in found.items()
+        for row, own in found.rows.items()
     ]
     yield Table(headings, rows)
     yield (
         f"Sentences of {test_set.name} one at a time, {speed.THREADS} threads, int8 in our runtime; "
         "random weights at the rows' sizes, a translation is as long as its source."
     )
+    yield f"`{found.command}`"
 
 
 SECTIONS: dict[str, Callable[[SectionConfig, Evidence], Iterator[str | Table | Figure]]] = {
