@@ -14,9 +14,11 @@ from capsnmt.models.contract import TranslationModel
 
 def gradient_norms(model: nn.Module) -> dict[str, float]:
     """Norm of the gradient of each part, as the last update saw it (after clipping)."""
+    parts = {name: list(part.parameters()) for name, part in model.named_children()}
+    parts |= {name: [parameter] for name, parameter in model.named_parameters(recurse=False)}
     norms = {}
-    for name, part in model.named_children():
-        gradients = [parameter.grad for parameter in part.parameters() if parameter.grad is not None]
+    for name, parameters in parts.items():
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if gradients:
             norms[name] = torch.stack([gradient.norm() for gradient in gradients]).norm().item()
     return norms

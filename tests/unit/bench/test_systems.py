@@ -16,8 +16,8 @@ RECIPES = Path(__file__).parents[3] / "recipes" / "wmt14-en-de"
 
 
 @pytest.mark.parametrize("name", ["capsnmt", "transformer"])
-def test_the_base_systems_are_those_of_the_base_recipes(name):
-    expected = parse_model_config(load_recipe(RECIPES / f"{name}-base.yaml").model)
+def test_the_base_systems_are_those_of_the_base_recipes_with_tied_tables(name):
+    expected = parse_model_config({**load_recipe(RECIPES / f"{name}-base.yaml").model, "tie_embeddings": "all"})
     assert parse_model_config(model_section(SYSTEMS[name], 512)) == expected
 
 
