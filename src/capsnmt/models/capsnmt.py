@@ -48,6 +48,7 @@ class CapsNMTConfig(StrictModel):
     balanced: bool = False  # Deviation: see routing.assign
     position_prior: bool = False  # Deviation: b^0 depends on where a child stands
     detach_agreement: bool = False  # Deviation: no gradient flows through the scores
+    agreement: bool = True  # Deviation: off is a control, T = 1 with the weights of all T iterations
     attention: Literal["none", "capsules", "states"] = "none"  # Deviation: what the decoder attends over, if anything
     num_heads: int = Field(4, ge=1)  # of that attention
     start_state: Literal["zeros", "capsules"] = "zeros"  # of the decoder
@@ -88,8 +89,9 @@ class CapsuleLayer(nn.Module):
         else:
             self.W = nn.Parameter(torch.empty(num_thetas, d, d if config.transform == "shared" else M * d))
             nn.init.normal_(self.W, std=math.sqrt(2.0 / d))  # He: the variance survives the ReLU
+        self.num_iterations = config.num_iterations if config.agreement else 1
         # With one iteration nothing is ever scored, so there is no g.
-        self.g = feed_forward(d, d, d) if config.separable_scoring and config.num_iterations > 1 else None
+        self.g = feed_forward(d, d, d) if config.separable_scoring and self.num_iterations > 1 else None
         self.prior = nn.Linear(d, M) if config.position_prior else None
         self.norm = nn.LayerNorm(d) if config.capsule_norm else nn.Identity()
 
@@ -106,11 +108,11 @@ class CapsuleLayer(nn.Module):
         g_h = None if self.g is None else self.g(h)  # (batch, src_len, dim); children never change, so it is made once
 
         routed = route(
-            lambda t: self.compose(h, t),
+            lambda t: self.compose(h, t) if config.agreement else self.compose_all(h),
             lambda c, f: self.score(c, f, g_h),
             b=b,
             mask=mask,
-            num_iterations=config.num_iterations,
+            num_iterations=self.num_iterations,
             parent_positions=parent_positions,
             nonlinearity=NONLINEARITIES[config.nonlinearity],
             mean=config.mean_of_children,
@@ -129,6 +131,10 @@ class CapsuleLayer(nn.Module):
         if self.config.transform == "shared":
             return f[:, :, None].expand(-1, -1, self.num_parents, -1)
         return f.view(*h.shape[:2], self.num_parents, -1)
+
+    def compose_all(self, h: Tensor) -> Tensor:
+        """Without agreement there is one iteration, which has what all of them have to compose with."""
+        return torch.stack([self.compose(h, t) for t in range(len(self.W))]).sum(dim=0)
 
     def score(self, c: Tensor, f: Tensor, g_h: Tensor | None) -> Tensor:
         """Agreement of parents c (batch, M, dim) with children → (batch, src_len, M)."""

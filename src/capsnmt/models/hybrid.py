@@ -60,6 +60,7 @@ def capsule_settings(config: HybridConfig) -> CapsNMTConfig:
         balanced=False,
         position_prior=False,
         detach_agreement=False,
+        agreement=True,
     )
 
 

@@ -25,11 +25,13 @@ def gradient_norms(model: nn.Module) -> dict[str, float]:
 
 
 class RoutingMeter:
-    """Looks at the routing coefficients of a few validation sentences, always the same ones."""
+    """Looks at the routing coefficients of a few validation sentences: short, middling and long ones, always the same."""
 
     def __init__(self, valid: Store, *, batch_tokens: int, device: torch.device) -> None:
         self._batches = []
-        for batch, _ in zip(valid_batches(valid, batch_tokens), range(2), strict=False):
+        by_length = list(valid_batches(valid, batch_tokens))
+        for place in sorted({len(by_length) * sixth // 6 for sixth in (1, 3, 5)}):
+            batch = by_length[place]
             arrays = (batch.source, batch.source_mask)
             self._batches.append(tuple(torch.from_numpy(array).to(device) for array in arrays))
 

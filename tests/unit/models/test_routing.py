@@ -243,6 +243,24 @@ def test_each_iteration_uses_its_own_weights(changed):
     assert not torch.allclose(before.capsules, after.capsules)
 
 
+@pytest.mark.parametrize("changed", [0, 1, 2])
+def test_without_agreement_all_weights_take_part_in_one_uniform_sum(changed):
+    """The control of the routing study: the parameters of T iterations, and no routing."""
+    layer, (h, mask) = make_layer(agreement=False), children()
+    before = layer(h, mask)
+    assert len(before.coefficients) == 1
+    assert torch.allclose(before.coefficients[0][mask].double(), torch.tensor(1 / 3).double())
+    with torch.no_grad():
+        layer.W[changed].mul_(-1.0)
+    assert not torch.allclose(before.capsules, layer(h, mask).capsules)
+
+
+def test_without_agreement_one_iteration_is_what_it_was():
+    h, mask = children()
+    expected, found = (make_layer(T=1, agreement=agreement)(h, mask).capsules for agreement in (True, False))
+    torch.testing.assert_close(found, expected)
+
+
 def test_shared_weights_are_one_slice():
     assert len(make_layer(share_iteration_weights=True).W) == 1
 
