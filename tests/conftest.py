@@ -55,7 +55,13 @@ TINY = {
             "num_iterations": 2,
         },
         "uniform": {"width": 16, "encoder_layers": 1, "decoder_layers": 1, "num_capsules": [3], "num_iterations": 1},
-        "no-agreement": {"width": 16, "encoder_layers": 1, "decoder_layers": 1, "num_capsules": [3], "agreement": False},
+        "no-agreement": {
+            "width": 16,
+            "encoder_layers": 1,
+            "decoder_layers": 1,
+            "num_capsules": [3],
+            "agreement": False,
+        },
     },
     "simple": {
         "paper": {"width": 16, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.1},

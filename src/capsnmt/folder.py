@@ -79,6 +79,13 @@ def _holds_text(folder: Path, text: TextPipeline) -> bool:
 _FREE_KEYS = {"training.steps", "training.keep_last", "training.log_every", "training.patience"}
 
 
+def check_same_run(folder: Path, config: RunConfig) -> None:
+    """An error that names what differs, if the folder holds a run of another recipe."""
+    old = read_folder_config(folder)
+    new = FolderConfig(**config.model_dump(), format_version=old.format_version, vocabulary=old.vocabulary)
+    _check_same_run(old, new, folder)
+
+
 def _check_same_run(old: FolderConfig, new: FolderConfig, folder: Path) -> None:
     old_values, new_values = flatten(old.model_dump(mode="json")), flatten(new.model_dump(mode="json"))
     changed = [

@@ -51,7 +51,8 @@ def capsnmt(config, V):
         one_theta = {"per_parent": M * d * d, "shared": d * d, "low_rank": 2 * M * d * config.rank}
         total += thetas * one_theta[config.transform]  # W_j^t of Eq. 8
         total += linear(d, M) if config.position_prior else 0
-        scores = config.separable_scoring and config.num_iterations > 1 and config.agreement  # one iteration never scores
+        iterations = config.num_iterations if config.agreement else 1
+        scores = config.separable_scoring and iterations > 1  # one iteration never scores
         total += 2 * linear(d, d) if scores else 0  # g of Eq. 14
         total += 2 * d if config.capsule_norm else 0
     if config.start_state == "capsules":

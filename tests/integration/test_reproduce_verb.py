@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -18,7 +16,7 @@ import yaml
 from capsnmt.analysis import speed
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMED = ("tokens_per_s", "finished")
+TIMED = ("tokens_per_s", "minutes", "finished")
 
 
 @pytest.fixture
@@ -34,7 +32,14 @@ def suite(write_recipe, tiny_config, tmp_path):
     report = [
         {"kind": "table", "title": "Systems", "rows": ["simple", "student", "caps"], "against": "simple"},
         {"kind": "sweep", "title": "Iterations", "rows": ["caps"]},
-        {"kind": "by_length", "title": "By length", "rows": ["simple", "student"], "text": "Short <b>lines</b>."},
+        {"kind": "distillation", "title": "Taught", "rows": ["student"]},
+        {
+            "kind": "by_length",
+            "title": "By length",
+            "rows": ["simple", "student"],
+            "against": "simple",
+            "text": "Short <b>lines</b>.",
+        },
         {"kind": "training", "title": "On the way", "rows": ["caps"], "values": ["valid.perplexity", "routing.used"]},
         {"kind": "routing", "title": "What capsules take", "rows": ["caps-2"], "sentences": ["eins zwei"]},
         {"kind": "complexity", "title": "What growing sentences cost", "rows": ["simple", "caps-2"]},
@@ -51,7 +56,7 @@ def suite(write_recipe, tiny_config, tmp_path):
 
 
 def scores(folder):
-    rows = json.loads((folder / "report" / "results.json").read_text(encoding="utf-8"))
+    rows = json.loads((folder / f"report-{folder.name}" / "results.json").read_text(encoding="utf-8"))
     return [{key: value for key, value in row.items() if key not in TIMED} for row in rows]
 
 
@@ -74,7 +79,7 @@ def test_killed_and_started_again_it_reports_the_same_scores(suite, run_here, tm
 
     ended = run_here("reproduce", suite("calm"))
     assert ended.code == 0, ended.err
-    report = tmp_path / "calm" / "report"
+    report = tmp_path / "calm" / "report-calm"
     text = (report / "report.md").read_text(encoding="utf-8")
     for said in (
         "Simple aggregation",
@@ -83,6 +88,9 @@ def test_killed_and_started_again_it_reports_the_same_scores(suite, run_here, tm
         "Signatures: ",
         "## Iterations",
         "capsnmt train",
+        "% of the gap closed",
+        "capsnmt distill",
+        "entropy, iteration 2",
         "target alone",
         "ms a sentence, beam 8",
         "`capsnmt bench growth",
@@ -91,7 +99,7 @@ def test_killed_and_started_again_it_reports_the_same_scores(suite, run_here, tm
         assert said in text
     costs = section(text, "What a test set costs")
     assert [row[0] for row in costs] == ["caps-2", "Simple aggregation"]
-    measured = json.loads((tmp_path / "calm" / "latency.json").read_text(encoding="utf-8"))["rows"]
+    measured = json.loads((report / "latency.json").read_text(encoding="utf-8"))["rows"]
     for beam, column in ((1, 3), (8, 4)):
         first, second = (row["median_ms"] for row in measured if (row["protocol"], row["beam"]) == ("test set", beam))
         assert [row[column] for row in costs] == ["1.00 ×", f"{first / second:.2f} ×"]
@@ -101,10 +109,17 @@ def test_killed_and_started_again_it_reports_the_same_scores(suite, run_here, tm
     assert (report / "results.csv").read_text(encoding="utf-8").count("\n") == 1 + 4
     assert (tmp_path / "calm" / "distilled-by-simple-s1" / "manifest.json").exists()
 
+    for change, told in (("training.label_smoothing: 0.3", "label_smoothing"), ("training.steps: 5", "wants 5")):
+        path = suite("calm")
+        path.write_text(f"{path.read_text(encoding='utf-8')}set: {{{change}}}\n", encoding="utf-8")
+        refused = run_here("reproduce", path)
+        assert refused.code == 1
+        assert told in refused.err, "results of other settings are not this suite's"
+
     command = [sys.executable, "-m", "capsnmt", "reproduce", str(suite("rough"))]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     time.sleep(random.uniform(1.0, 20.0))
-    os.killpg(process.pid, signal.SIGKILL)
+    process.kill()  # alone: what it started ends with it
     process.wait()
     assert run_here("reproduce", suite("rough")).code == 0
     assert scores(tmp_path / "rough") == scores(tmp_path / "calm")

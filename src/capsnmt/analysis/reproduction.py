@@ -8,16 +8,18 @@ import html
 import io
 import json
 import shlex
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from capsnmt.analysis.evidence import Evidence, Figure, Route, Section, Table
 from capsnmt.analysis.results import collect
-from capsnmt.analysis.sections import SECTIONS, Evidence, Figure, Route, Section, Table
+from capsnmt.analysis.sections import SECTIONS
 from capsnmt.analysis.suite import Run, SectionConfig, SuiteConfig, run_suite, runs_of
+from capsnmt.errors import CapsNMTError
 from capsnmt.planning.figures import GB
 
-REPORT = "report"
 _STYLE = (
     "body{font:1rem/1.6 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;"
     "color:#111;background:#fff}"
@@ -31,18 +33,25 @@ def reproduce(
     suite: SuiteConfig, route: Route, *, data: str | None = None, jobs: int = 1, say: Callable[[str], None] = print
 ) -> Path:
     """Trains and evaluates what is missing and writes the report. Returns its folder."""
-    runs = run_suite(suite, data=data, jobs=jobs, say=say)
-    return write_report(suite, runs, route, data)
+    failed = run_suite(suite, data=data, jobs=jobs, say=say)
+    folder = write_report(suite, runs_of(suite), route, data)
+    if failed:
+        raise CapsNMTError(
+            f"{len(failed)} runs failed: {', '.join(failed)}; their logs are in {suite.output}, "
+            f"the report of the others is {folder}"
+        )
+    return folder
 
 
 def write_report(suite: SuiteConfig, runs: Sequence[Run], route: Route, data: str | None = None) -> Path:
     """The report of what is finished; runs that are not are named."""
-    folder = Path(suite.output) / REPORT
-    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    folder = suite.report_folder
+    shutil.rmtree(folder / "figures", ignore_errors=True)  # of a report that had other sections
+    (folder / "figures").mkdir(parents=True)
     evidence = Evidence(suite, runs, data, route)
     wanted = suite.report or [SectionConfig(kind="table", title="Results")]
     sections = [_section(each, evidence) for each in wanted]
-    sections.append(_commands(runs))
+    sections.append(_commands(runs, data))
     for number, section in enumerate(sections):
         for block in section.blocks:
             if isinstance(block, Figure):
@@ -103,16 +112,20 @@ def _section(config: SectionConfig, evidence: Evidence) -> Section:
     return Section(config.title, blocks)
 
 
-def _commands(runs: Sequence[Run]) -> Section:
-    """The command behind every number."""
-    lines = []
+def _commands(runs: Sequence[Run], data: str | None) -> Section:
+    """The commands behind every number."""
+    lines: list[str | Table | Figure] = ["Each run is made by its commands, one after the other."]
+    taught: set[Path] = set()
     for run in runs:
-        if run.outside is not None:
-            lines.append(f"{run.name}: `capsnmt evaluate --hypotheses {shlex.quote(run.outside[0])}`")
-            continue
-        changes = " ".join(f"--set {shlex.quote(override)}" for override in run.overrides)
-        lines.append(f"{run.name}: `capsnmt train {run.recipe} {changes}`")
-    return Section("Commands", ["Each run was trained and then evaluated on its recipe's test set by", *lines])
+        if run.distilled is not None and run.distilled not in taught:
+            taught.add(run.distilled)
+            lines.append(_told(run.distilled.name, run.teaching(data)))
+        lines.append(_told(run.name, run.commands(data)))
+    return Section("Commands", lines)
+
+
+def _told(name: str, commands: Sequence[Sequence[str]]) -> str:
+    return f"{name}: " + ", ".join(f"`{shlex.join(['capsnmt', *command])}`" for command in commands)
 
 
 def _flat_results(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -121,8 +134,16 @@ def _flat_results(runs: Sequence[Run]) -> list[dict[str, Any]]:
     for row in collect(runs).values():
         for run in row.runs:
             scores = {score["name"]: score["value"] for score in run["evaluation"]["scores"]}
-            counts = {key: run.get(key) for key in ("row", "seed", "steps", "parameters", "tokens_per_s", "finished")}
-            rows.append({**counts, **{f"valid_{k}": v for k, v in run.get("valid", {}).items()}, **scores})
+            counts = {
+                key: run.get(key)
+                for key in ("row", "seed", "steps", "parameters", "tokens_per_s", "minutes", "threads", "finished")
+            }
+            greedy = {
+                f"{s['name']}, beam 1": s["value"] for s in run.get("greedy", ()) if s["name"] in ("BLEU", "chrF2")
+            }
+            routing = {key: value for key, value in (run.get("routing") or {}).items() if key not in ("kind", "step")}
+            valid = {f"valid_{key}": value for key, value in run.get("valid", {}).items()}
+            rows.append({**counts, **valid, **scores, **greedy, **routing})
     return rows
 
 

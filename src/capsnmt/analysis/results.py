@@ -11,8 +11,7 @@ from typing import Any
 
 from capsnmt.analysis.suite import Run
 from capsnmt.data.corpus import files_of, read_lines
-from capsnmt.errors import CapsNMTError
-from capsnmt.evaluation.significance import paired_bootstrap
+from capsnmt.evaluation.significance import Gain, paired_gain
 
 
 @dataclass(frozen=True)
@@ -41,9 +40,19 @@ class RowResult:
 
     def scores(self, name: str) -> list[float]:
         """One score of every seed, such as BLEU or chrF2 on the test set."""
-        return [
-            next(score["value"] for score in run["evaluation"]["scores"] if score["name"] == name) for run in self.runs
-        ]
+        return [_named(run["evaluation"]["scores"], name)["value"] for run in self.runs]
+
+    def cell(self, name: str) -> str:
+        """A score for a table: mean and deviation over seeds, or of one seed its 95 % bootstrap interval."""
+        confidence = _named(self.runs[0]["evaluation"]["scores"], name).get("confidence")
+        if len(self.runs) > 1 or not confidence:
+            return str(self.spread(name))
+        return f"{self.scores(name)[0]:.2f} [{confidence[0]:.1f}, {confidence[1]:.1f}]"
+
+    def greedy(self) -> Spread | None:
+        """BLEU with beam 1; None of an outside system."""
+        found = [_named(run["greedy"], "BLEU")["value"] for run in self.runs if run.get("greedy")]
+        return Spread.of(found) if found else None
 
     @property
     def origin(self) -> str | None:
@@ -56,6 +65,10 @@ class RowResult:
         if name == "perplexity":
             return Spread.of([run["valid"]["perplexity"] for run in self.runs])
         return Spread.of(self.scores(name))
+
+
+def _named(scores: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    return next(score for score in scores if score["name"] == name)
 
 
 def collect(runs: Sequence[Run]) -> dict[str, RowResult]:
@@ -73,37 +86,49 @@ class Difference:
 
     a: str
     b: str
-    by_seed: list[float]
-    p_value: float  # paired bootstrap over the outputs of all common seeds together
+    num_seeds: int  # that both have
+    gain: Gain  # in the mean over them
 
     def __str__(self) -> str:
-        seeds = ", ".join(f"{value:+.1f}" for value in self.by_seed)
-        return (
-            f"{self.a} − {self.b}: {statistics.fmean(self.by_seed):+.2f} BLEU (by seed {seeds}; p = {self.p_value:.3f})"
-        )
+        low, high = self.gain.confidence
+        seeds = f", {self.num_seeds} seeds" if self.num_seeds > 1 else ""
+        return f"{self.gain.mean:+.2f} [{low:+.2f}, {high:+.2f}] (p = {self.gain.p_value:.3f}{seeds})"
 
 
-def compare(a: str, b: str, runs: Sequence[Run], *, data: str | None = None, num_samples: int = 1000) -> Difference:
-    """Compares two rows on the seeds that both have, sentence by sentence."""
+def compare(
+    a: str,
+    b: str,
+    runs: Sequence[Run],
+    *,
+    data: str | None = None,
+    longer_than: int = 0,
+    num_samples: int = 1000,
+) -> Difference | None:
+    """Compares two rows on the seeds that both have, sentence by sentence, of more than so many source words.
+
+    None where there is nothing to compare: no seed in common, references of their own, or no such sentence.
+    """
     done = {(run.row, run.seed): run for run in runs if run.result.exists()}
     seeds = sorted({seed for row, seed in done if row == a} & {seed for row, seed in done if row == b})
-    if not seeds:
-        raise CapsNMTError(f"the rows {a} and {b} have no finished seed in common")
-    outputs: dict[str, list[str]] = {a: [], b: []}
-    references: list[str] = []
-    by_seed = []
-    for seed in seeds:
-        config = done[a, seed].config(data)
-        assert config.data.test is not None
-        references += read_lines(files_of(config.data.test, config.data.root)[1])
-        for row in (a, b):
-            outputs[row] += read_lines(done[row, seed].translations)
-        by_seed.append(_bleu(done[a, seed].result) - _bleu(done[b, seed].result))
-    tested = paired_bootstrap(references, outputs[b], {a: outputs[a]}, baseline_name=b, num_samples=num_samples)
-    p_value = next(score.p_value for score in tested if score.system == a and score.score.name == "BLEU")
-    return Difference(a, b, by_seed, 1.0 if p_value is None else p_value)
+    files = {_test_files(done[row, seed], data) for row in (a, b) for seed in seeds}
+    if len({reference for _, reference in files}) != 1:
+        return None
+    source, reference = files.pop()
+    chosen = [n for n, line in enumerate(read_lines(source)) if len(line.split()) > longer_than or longer_than == 0]
+    if not chosen:
+        return None
+    references = _lines(reference, chosen)
+    outputs = {row: [_lines(done[row, seed].translations, chosen) for seed in seeds] for row in (a, b)}
+    return Difference(a, b, len(seeds), paired_gain(references, outputs[a], outputs[b], num_samples=num_samples))
 
 
-def _bleu(result: Path) -> float:
-    scores = json.loads(result.read_text(encoding="utf-8"))["evaluation"]["scores"]
-    return float(next(score["value"] for score in scores if score["name"] == "BLEU"))
+def _test_files(run: Run, data: str | None) -> tuple[Path, Path]:
+    config = run.config(data)
+    assert config.data.test is not None
+    source, reference = files_of(config.data.test, config.data.root)
+    return source, reference
+
+
+def _lines(path: Path, chosen: Sequence[int]) -> list[str]:
+    lines = list(read_lines(path))
+    return [lines[number] for number in chosen]

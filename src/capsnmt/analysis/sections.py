@@ -4,89 +4,17 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from capsnmt.analysis import figures, speed
-from capsnmt.analysis.results import RowResult, Spread, collect, compare
-from capsnmt.analysis.routing_map import RoutingMap, save_picture
-from capsnmt.analysis.suite import Run, SectionConfig, SuiteConfig, expanded, read_metrics, sweep_names
-from capsnmt.data.corpus import files_of
-from capsnmt.errors import CapsNMTError
+from capsnmt.analysis.evidence import Evidence, Figure, Table
+from capsnmt.analysis.results import RowResult, Spread, compare
+from capsnmt.analysis.routing_map import save_picture
+from capsnmt.analysis.suite import SectionConfig, read_metrics, sweep_names
 
 _BEAMS = (1, 8)  # of latencies
-
-Route = Callable[[Path, Sequence[str]], list[RoutingMap]]
-
-
-@dataclass(frozen=True)
-class Table:
-    """Cells as they are shown."""
-
-    headings: list[str]
-    rows: list[list[str]]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A picture and what it shows."""
-
-    name: str  # of its file, without ending
-    caption: str
-    png: bytes
-
-
-@dataclass
-class Section:
-    """A title and what stands below it, in order: paragraphs, tables, figures."""
-
-    title: str
-    blocks: list[str | Table | Figure] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """All that sections are made of."""
-
-    suite: SuiteConfig
-    runs: Sequence[Run]
-    data: str | None
-    route: Route  # a model folder and sentences → their routing
-
-    @property
-    def results(self) -> dict[str, RowResult]:
-        """The finished rows."""
-        return collect(self.runs)
-
-    def rows(self, section: SectionConfig) -> dict[str, RowResult]:
-        """The finished rows that a section names, in its order; a swept one stands for all of its own."""
-        results, wanted = self.results, []
-        for name in section.rows or self.suite.rows:
-            row = self.suite.rows.get(name)
-            wanted += [name] if row is None else sweep_names(name, row)
-        return {name: results[name] for name in wanted if name in results}
-
-    def label(self, row: str) -> str:
-        """How a row is called in the report."""
-        return expanded(self.suite)[row].label or row
-
-    def runs_of(self, row: str) -> list[Run]:
-        """Its finished runs."""
-        return [run for run in self.runs if run.row == row and run.result.exists()]
-
-    def folders(self, section: SectionConfig) -> dict[str, Path]:
-        """A model folder of every finished row that was trained here, in the section's order."""
-        rows = [row for row, result in self.rows(section).items() if result.origin is None]
-        return {row: self.runs_of(row)[0].folder for row in rows}
-
-    def test_source(self, row: str) -> Path:
-        """The source side of the test set that a finished row was evaluated on."""
-        data = self.runs_of(row)[0].config(self.data).data
-        if data.test is None:
-            raise CapsNMTError(f"the recipe of {row} names no test set")
-        return files_of(data.test, data.root)[0]
 
 
 def table(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
@@ -96,19 +24,22 @@ def table(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | 
     headings = [
         "system",
         "seeds",
+        "updates",
         "parameters",
         "valid perplexity",
         "BLEU",
+        "BLEU, beam 1",
         "chrF2",
         "paper's metric",
         "lower-cased",
         "train tokens/s",
+        "minutes",
     ]
     headings += [f"against {evidence.label(section.against)}"] if section.against else []
     headings += ["the paper's own BLEU (WMT14)"] if theirs else []
     rows = []
     for name, result in found.items():
-        cells = [evidence.label(name), *_scores_and_costs(result)]
+        cells = [section.labels.get(name) or evidence.label(name), *_scores_and_costs(result)]
         if section.against:
             cells.append(_difference(name, section.against, evidence))
         if theirs:
@@ -116,6 +47,7 @@ def table(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | 
             cells.append("" if known is None else f"{known:.1f} (theirs)")
         rows.append(cells)
     yield Table(headings, rows)
+    yield _budget_line(found)
     if len(found) > 1:
         spreads = {evidence.label(name): result.spread("BLEU") for name, result in found.items()}
         values = {name: (spread.mean, spread.deviation) for name, spread in spreads.items()}
@@ -127,23 +59,33 @@ def table(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | 
 
 
 def _scores_and_costs(result: RowResult) -> list[str]:
-    """Seeds, parameters, perplexity, four scores, speed; of an outside system the scores are all that is known."""
-    scores = [str(result.spread(score)) for score in ("BLEU", "chrF2", "paper BLEU", "paper BLEU (lower-cased)")]
+    """From seeds to minutes, as the table's headings say; of an outside system the scores are all that is known."""
+    others = [str(result.spread(score)) for score in ("chrF2", "paper BLEU", "paper BLEU (lower-cased)")]
     if result.origin is not None:
-        return ["–", "–", "–", *scores, "–"]
+        return ["–", "–", "–", "–", result.cell("BLEU"), "–", *others, "–", "–"]
+    first = result.runs[0]
     speed = statistics.median(run["tokens_per_s"] or 0.0 for run in result.runs)
-    size = f"{result.runs[0]['parameters'] / 1e6:.2f}M"
-    return [str(len(result.runs)), size, str(result.spread("perplexity")), *scores, f"{speed:,.0f}"]
+    minutes = statistics.median(run["minutes"] or 0.0 for run in result.runs)
+    before = [str(len(result.runs)), f"{first['steps']:,}", f"{first['parameters'] / 1e6:.2f}M"]
+    scores = [str(result.spread("perplexity")), result.cell("BLEU"), str(result.greedy() or "–"), *others]
+    return [*before, *scores, f"{speed:,.0f}", f"{minutes:.0f}"]
 
 
-def _difference(row: str, against: str, evidence: Evidence) -> str:
+def _budget_line(found: dict[str, RowResult]) -> str:
+    """What the numbers in the columns of costs and scores mean."""
+    threads = sorted({run["threads"] for result in found.values() for run in result.runs if "threads" in run})
+    return (
+        "± is the standard deviation over seeds, brackets are 95 % bootstrap intervals. Perplexity and tokens are of "
+        f"each system's own pieces, subwords, words or characters. A training had {' or '.join(map(str, threads))} "
+        "thread(s); minutes are its target tokens at its median speed."
+    )
+
+
+def _difference(row: str, against: str, evidence: Evidence, longer_than: int = 0) -> str:
     if row == against:
         return ""
-    common = {run.seed for run in evidence.runs_of(row)} & {run.seed for run in evidence.runs_of(against)}
-    if not common:
-        return "no seed in common"
-    found = compare(row, against, evidence.runs, data=evidence.data)
-    return f"{statistics.fmean(found.by_seed):+.2f} (p = {found.p_value:.3f})"
+    found = compare(row, against, evidence.runs, data=evidence.data, longer_than=longer_than)
+    return "–" if found is None else str(found)
 
 
 def signature_line(found: dict[str, RowResult]) -> str:
@@ -158,33 +100,75 @@ def signature_line(found: dict[str, RowResult]) -> str:
     return "Signatures: " + "; ".join(sorted(signatures))
 
 
+def distillation(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
+    """What a teacher's translations give to each student: beside the same system without, and beside the teacher."""
+    headings = ["student", "beam", "without", "with", "gain", "teacher", "% of the teacher", "% of the gap closed"]
+    rows, found = [], evidence.results
+    for name in evidence.rows(section):
+        row = evidence.suite.rows[name]
+        plain = _undistilled(name, evidence)
+        if plain is None or row.distilled_from not in found:
+            continue
+        trio = [found[each] for each in (plain, name, row.distilled_from)]
+        for beam, scores in (
+            ("1", [result.greedy() for result in trio]),
+            ("the recipe's", [result.spread("BLEU") for result in trio]),
+        ):
+            without, distilled, teacher = scores
+            if without is None or distilled is None or teacher is None:
+                continue
+            gain = f"{distilled.mean - without.mean:+.2f}" if beam == "1" else _difference(name, plain, evidence)
+            share = _percent(distilled.mean, teacher.mean)
+            closed = _percent(distilled.mean - without.mean, teacher.mean - without.mean)
+            rows.append([evidence.label(name), beam, str(without), str(distilled), gain, str(teacher), share, closed])
+    yield Table(headings, rows)
+    yield signature_line(evidence.rows(section))
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f}" if whole > 0 else "–"
+
+
+def _undistilled(student: str, evidence: Evidence) -> str | None:
+    """The row that is the student in all but its teacher."""
+    own = evidence.suite.rows[student]
+    for name, row in evidence.suite.rows.items():
+        if (row.recipe, row.set, row.distilled_from) == (own.recipe, own.set, None) and name in evidence.results:
+            return name
+    return None
+
+
 def sweep(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
-    """A swept row: its first key along the axis, a line for each value of the second."""
-    (name,) = section.rows
-    keys = list(evidence.suite.rows[name].over.items())
-    (x_key, x_values), others = keys[0], (keys[1] if len(keys) > 1 else ("", [None]))
+    """Swept rows: the first key of each along the axis, a line for each value of its second, or for the row itself."""
     found = evidence.rows(section)
-    ordered = sweep_names(name, evidence.suite.rows[name])
-    headings = [f"{_last(x_key)}", *(f"{_last(others[0])} = {_plain(value)}" for value in others[1])]
+    lines = [line for name in section.rows for line in _swept_lines(name, section, evidence)]
+    (x_key, x_values) = next(iter(evidence.suite.rows[section.rows[0]].over.items()))
     for score in ("BLEU", "perplexity"):
-        lines: dict[str, figures.Curve] = {}
+        curves: dict[str, figures.Curve] = {}
         cells = [[_plain(value)] for value in x_values]
-        for column, other in enumerate(others[1]):
-            points = []
-            for place in range(len(x_values)):
-                result = found.get(ordered[place * len(others[1]) + column])
-                spread = None if result is None else result.spread(score)
+        for label, rows in lines:
+            spreads = [found[row].spread(score) if row in found else None for row in rows]
+            for place, spread in enumerate(spreads):
                 cells[place].append("" if spread is None else str(spread))
-                points += [] if spread is None else [(float(place), spread)]
+            points = [(float(place), spread) for place, spread in enumerate(spreads) if spread is not None]
             if points:
-                label = f"{_last(others[0])} = {_plain(other)}" if others[0] else score
-                lines[label] = _curve(points)
+                curves[label] = _curve(points)
         yield f"**{'Test BLEU' if score == 'BLEU' else 'Validation perplexity'}**"
-        yield Table(headings if others[0] else [_last(x_key), score], cells)
-        if lines:
-            picture = figures.curves(lines, x=_last(x_key), y=score, labels=[_plain(value) for value in x_values])
-            yield Figure(f"{name}-{score.lower()}", f"{score} by {_last(x_key)}", picture)
+        yield Table([_last(x_key), *(label for label, _ in lines)], cells)
+        if curves:
+            picture = figures.curves(curves, x=_last(x_key), y=score, labels=[_plain(value) for value in x_values])
+            yield Figure(f"{section.rows[0]}-{score.lower()}", f"{score} by {_last(x_key)}", picture)
     yield signature_line(found)
+
+
+def _swept_lines(name: str, section: SectionConfig, evidence: Evidence) -> list[tuple[str, list[str]]]:
+    """The lines of one swept row, each with the rows along the axis."""
+    row = evidence.suite.rows[name]
+    names = sweep_names(name, row)
+    if len(row.over) == 1:
+        return [(section.labels.get(name) or row.label or name, names)]
+    second, values = list(row.over.items())[1]
+    return [(f"{_last(second)} = {_plain(value)}", names[n :: len(values)]) for n, value in enumerate(values)]
 
 
 def _curve(points: list[tuple[float, Spread]]) -> figures.Curve:
@@ -201,27 +185,53 @@ def _plain(value: Any) -> str:
 
 
 def by_length(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
-    """BLEU of test sentences in bins of their length, mean over seeds."""
+    """BLEU of test sentences by their length: the paper's groups, which hold each other, and bins beside them."""
     found = evidence.rows(section)
-    lines: dict[str, figures.Curve] = {}
-    bins: list[str] = []
-    rows = []
-    for name, result in found.items():
-        tables = [run["evaluation"]["in_bins"] for run in result.runs]
-        bins = [str(bin_["label"]) for bin_ in tables[0]]
-        spreads = [
-            Spread.of(values) if (values := [t[n]["bleu"]["value"] for t in tables if t[n]["bleu"]]) else None
-            for n in range(len(bins))
+    for group, about in (("longer_than", "with more source words than"), ("in_bins", "by source words")):
+        lines: dict[str, figures.Curve] = {}
+        rows = []
+        counts = _groups(found, group)
+        labels = [label for label, _ in counts]
+        for name, result in found.items():
+            groups = [run["evaluation"][group] for run in result.runs]
+            scores = [[one[n]["bleu"] for one in groups if one[n]["bleu"]] for n in range(len(labels))]
+            rows.append([evidence.label(name), *map(_length_cell, scores)])
+            points = [
+                (float(n), Spread.of([bleu["value"] for bleu in bleus])) for n, bleus in enumerate(scores) if bleus
+            ]
+            if points:
+                lines[evidence.label(name)] = _curve(points)
+        yield f"**BLEU of sentences {about}**"
+        yield Table(["system", *(f"{label} ({count:,})" for label, count in counts)], rows)
+        if lines:
+            picture = figures.curves(lines, x="source words", y="BLEU", labels=labels)
+            yield Figure(f"by-length-{group.replace('_', '-')}", f"BLEU of sentences {about}", picture)
+    if section.against:
+        limits = [int(label.removeprefix("> ")) for label, count in _groups(found, "longer_than") if count]
+        rows = [
+            [evidence.label(name), *(_difference(name, section.against, evidence, limit) for limit in limits)]
+            for name in found
+            if name != section.against
         ]
-        rows.append([evidence.label(name), *("" if spread is None else str(spread) for spread in spreads)])
-        points = [(float(n), spread) for n, spread in enumerate(spreads) if spread is not None]
-        if points:
-            lines[evidence.label(name)] = _curve(points)
-    yield Table(["system", *bins], rows)
-    if lines:
-        yield Figure(
-            "by-length", "BLEU by source words", figures.curves(lines, x="source words", y="BLEU", labels=bins)
-        )
+        yield f"**BLEU against {evidence.label(section.against)}, sentences with more source words than**"
+        yield Table(["system", *map(str, limits)], rows)
+    yield signature_line(found)
+
+
+def _groups(found: dict[str, RowResult], kind: str) -> list[tuple[str, int]]:
+    """What groups there are, and how many sentences each holds."""
+    groups = next(iter(found.values())).runs[0]["evaluation"][kind]
+    return [(str(group["label"]), group["count"]) for group in groups]
+
+
+def _length_cell(bleus: list[dict[str, Any]]) -> str:
+    """Over seeds as in every table; of one seed with its interval, which is wide where sentences are few."""
+    if not bleus:
+        return ""
+    if len(bleus) > 1 or not bleus[0].get("confidence"):
+        return str(Spread.of([bleu["value"] for bleu in bleus]))
+    low, high = bleus[0]["confidence"]
+    return f"{bleus[0]['value']:.2f} [{low:.1f}, {high:.1f}]"
 
 
 def training(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
@@ -241,22 +251,37 @@ def training(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table
 
 
 def routing(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
-    """Which capsule takes which word, and how the coefficients sharpen over the iterations."""
-    for row in evidence.rows(section):
+    """Which capsule takes which word, how the coefficients sharpen over the iterations, and who is used."""
+    found = {name: result for name, result in evidence.rows(section).items() if result.runs[0].get("routing")}
+    iterations = max((_iterations(result) for result in found.values()), default=0)
+    headings = ["system", *(f"entropy, iteration {t}" for t in range(1, iterations + 1)), "capsules used", "largest"]
+    keys = [*(f"entropy_{t}" for t in range(1, iterations + 1)), "used", "largest"]
+    rows = [[evidence.label(name), *(_routing_cell(result, key) for key in keys)] for name, result in found.items()]
+    yield Table(headings, rows)
+    yield (
+        "Validation sentences, short to long, at the end of training. Entropy of a word's coefficients, 1 = even, "
+        "0 = one capsule; used: exp of the entropy of the mean coefficients; largest: the share of the busiest capsule."
+    )
+    for row in found if section.sentences else ():
         maps = evidence.route(evidence.runs_of(row)[0].folder, section.sentences)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "routing.png"
             save_picture(maps, path)
             yield Figure(f"routing-{row}", f"Routing of {evidence.label(row)}", path.read_bytes())
-        entropies = [found.entropy() for found in maps]
-        means = [statistics.fmean(values) for values in zip(*entropies, strict=True)]
-        told = ", ".join(f"{mean:.2f}" for mean in means)
-        yield f"Mean entropy of a word's coefficients by iteration (1 = even, 0 = one capsule): {told}."
+
+
+def _iterations(result: RowResult) -> int:
+    return sum(1 for key in result.runs[0]["routing"] if key.startswith("entropy_"))
+
+
+def _routing_cell(result: RowResult, key: str) -> str:
+    values = [run["routing"][key] for run in result.runs if key in run["routing"]]
+    return str(Spread.of(values)) if values else ""
 
 
 def complexity(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
     """The paper's Time column, measured: what a translation costs as its source, its target or both grow."""
-    found = speed.growth(evidence.folders(section), Path(evidence.suite.output) / "complexity.json")
+    found = speed.growth(evidence.folders(section), evidence.suite.report_folder / "complexity.json")
     first, last = speed.LENGTHS[0], speed.LENGTHS[-1]
     headings = [
         "system",
@@ -285,7 +310,7 @@ def latency(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table 
     """The paper's Table 3: milliseconds a sentence, in the mean over a test set, beside the first row."""
     folders = evidence.folders(section)
     test_set = evidence.test_source(next(iter(folders)))
-    found = speed.latencies(folders, test_set, _BEAMS, Path(evidence.suite.output) / "latency.json")
+    found = speed.latencies(folders, test_set, _BEAMS, evidence.suite.report_folder / "latency.json")
     first = next(iter(found.rows.values()))
     headings = ["system", *(f"ms a sentence, beam {beam}" for beam in _BEAMS), *(f"faster, beam {b}" for b in _BEAMS)]
     rows = [
@@ -307,6 +332,7 @@ def latency(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table 
 SECTIONS: dict[str, Callable[[SectionConfig, Evidence], Iterator[str | Table | Figure]]] = {
     "table": table,
     "sweep": sweep,
+    "distillation": distillation,
     "by_length": by_length,
     "training": training,
     "routing": routing,

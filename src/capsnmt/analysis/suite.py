@@ -24,8 +24,6 @@ import itertools
 import json
 import math
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -35,10 +33,11 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from capsnmt.analysis.processes import run_command
 from capsnmt.config import RunConfig, StrictModel, load_recipe, load_yaml, parse
 from capsnmt.data.corpus import files_of
 from capsnmt.errors import CapsNMTError
-from capsnmt.folder import METRICS, WEIGHTS
+from capsnmt.folder import METRICS, WEIGHTS, check_same_run, read_folder_config
 
 Settings = dict[str, Any]
 
@@ -66,11 +65,12 @@ class RowConfig(StrictModel):
 class SectionConfig(StrictModel):
     """A part of the report."""
 
-    kind: Literal["table", "sweep", "by_length", "training", "routing", "complexity", "latency"]
+    kind: Literal["table", "sweep", "distillation", "by_length", "training", "routing", "complexity", "latency"]
     title: str
     text: str = ""  # a paragraph before it
-    rows: list[str] = Field(default_factory=list)  # a swept row stands for all that it becomes; routing and sweep: one
-    against: str | None = None  # table: differences from this row, with significance
+    rows: list[str] = Field(default_factory=list)  # a swept row stands for all that it becomes
+    labels: dict[str, str] = Field(default_factory=dict)  # what rows are called here, instead of their own label
+    against: str | None = None  # table, by_length: differences from this row, with significance
     sentences: list[str] = Field(default_factory=list)  # routing
     values: list[str] = Field(default_factory=list)  # training: names of metrics.jsonl, such as valid.perplexity
 
@@ -80,10 +80,16 @@ class SuiteConfig(StrictModel):
 
     title: str
     output: str
+    name: str = ""  # of the report; the file's own by default
     seeds: list[int] = Field(default=[1], min_length=1)
     set: Settings = Field(default_factory=dict)
     rows: dict[str, RowConfig] = Field(min_length=1)
     report: list[SectionConfig] = Field(default_factory=list)
+
+    @property
+    def report_folder(self) -> Path:
+        """Beside the runs, which several suites may share."""
+        return Path(self.output) / f"report-{self.name}"
 
 
 @dataclass(frozen=True)
@@ -120,8 +126,7 @@ class Run:
 
     def config(self, data: str | None = None) -> RunConfig:
         """The recipe with the run's changes."""
-        root = [f"data.root={json.dumps(data)}"] if data else []
-        return load_recipe(self.recipe, [*self.overrides, *root])
+        return load_recipe(self.recipe, [*self.overrides, *_root(data)])
 
     def training_settings(self, data: str | None = None) -> list[str]:
         """What `train` is told; a student's text is its teacher's, in subwords of its recipe's own store."""
@@ -139,10 +144,67 @@ class Run:
         }
         return [*self.overrides, *(f"{key}={json.dumps(value)}" for key, value in changes.items())]
 
+    def commands(self, data: str | None = None) -> list[list[str]]:
+        """What makes its result, in order, each without the `capsnmt` before it."""
+        config = self.config(data)
+        files = [] if config.data.test is None else files_of(config.data.test, config.data.root)
+        if len(files) != 2:
+            raise CapsNMTError(f"{self.recipe} names no source and target file in data.test to evaluate on")
+        test_set = ["--source", str(files[0]), "--reference", str(files[1])]
+        evaluate = ["evaluate", *test_set, "--name", self.row, "--save", str(self.translations)]
+        evaluate += ["--json", str(self.report)]
+        if self.outside is not None:
+            pair = f"{config.languages.source}-{config.languages.target}"
+            return [[*evaluate, "--hypotheses", self.outside[0], "--origin", self.outside[1], "--languages", pair]]
+        changes = [part for override in self.training_settings(data) for part in ("--set", override)]
+        train = ["train", str(self.recipe), *changes, *(["--data", data] if data else [])]
+        greedy = ["evaluate", *test_set, "--beam", "1", "--bootstrap", "0", "--json", str(self.greedy)]
+        return [train, [*evaluate, str(self.folder)], [*greedy, str(self.folder)]]
+
+    def teaching(self, data: str | None = None) -> list[list[str]]:
+        """What makes its teacher's corpus of the original training text, in the fast runtime."""
+        if self.teacher is None:
+            return []
+        config = self.config(data)
+        files = files_of(config.data.train, config.data.root)
+        distill = ["distill", str(self.teacher), "--source", str(files[0]), "--reference", str(files[1])]
+        return [
+            ["export", str(self.teacher), "--precision", "fp32"],
+            [*distill, "--output", str(self.distilled), "--quiet"],
+        ]
+
+    @property
+    def report(self) -> Path:
+        """Of `evaluate`, until it is part of the result."""
+        return self.folder.with_name(f".{self.name}.report.json")
+
+    @property
+    def greedy(self) -> Path:
+        """The same with beam 1."""
+        return self.folder.with_name(f".{self.name}.greedy.json")
+
+    def check(self, data: str | None = None) -> None:
+        """An error if what is finished was made with other settings than the suite has now."""
+        if self.outside is not None or not self.result.exists():
+            return
+        wanted = load_recipe(self.recipe, [*self.training_settings(data), *_root(data)])
+        check_same_run(self.folder, wanted)
+        steps = read_folder_config(self.folder).training.steps
+        if steps != wanted.training.steps:
+            raise CapsNMTError(
+                f"{self.folder} has {steps} updates, the suite wants {wanted.training.steps}; "
+                f"delete {self.result} to train on, or give the suite another `output`"
+            )
+
+
+def _root(data: str | None) -> list[str]:
+    return [f"data.root={json.dumps(data)}"] if data else []
+
 
 def read_suite(path: str | Path) -> SuiteConfig:
     """Reads and checks a suite file."""
     suite = parse(SuiteConfig, load_yaml(path), str(path))
+    suite = suite.model_copy(update={"name": suite.name or Path(path).stem})
     for name, row in suite.rows.items():
         if row.distilled_from is not None and row.distilled_from not in suite.rows:
             raise CapsNMTError(f"{path}: {name} is distilled_from {row.distilled_from}, which is no row of the suite")
@@ -197,66 +259,62 @@ def runs_of(suite: SuiteConfig) -> list[Run]:
 
 def run_suite(
     suite: SuiteConfig, *, data: str | None = None, jobs: int = 1, say: Callable[[str], None] = print
-) -> list[Run]:
-    """Trains and evaluates what is missing, `jobs` at a time; each has its share of the cores. Returns all runs."""
+) -> list[str]:
+    """Trains and evaluates what is missing, `jobs` at a time, each with its share of the cores.
+
+    Returns the names of those that failed; their logs say why.
+    """
     runs = runs_of(suite)
     for run in runs:  # a typo in the last row must not wait for the first training
-        run.config(data)
+        run.commands(data)
+        run.check(data)
     missing = [run for run in runs if not run.result.exists()]
     say(f"{suite.title}: {len(runs)} runs, {len(runs) - len(missing)} of them done")
-    threads = max(1, (os.cpu_count() or 1) // jobs)
-    failed = []
-    for students in (False, True):
-        group = [run for run in missing if (run.teacher is not None) == students]
-        with ThreadPoolExecutor(jobs) as pool:
-            for run, fault in pool.map(lambda run: (run, _complete(run, data, threads)), group):
-                say(f"{run.name}: {fault or 'done'}")
-                failed += [run.name] if fault else []
-    if failed:
-        raise CapsNMTError(f"{len(failed)} runs failed: {', '.join(failed)}; their logs are in {suite.output}")
-    return runs
+    Path(suite.output).mkdir(parents=True, exist_ok=True)
+    failed = _complete_all([run for run in missing if run.teacher is None], data, jobs, say)
+    students = [run for run in missing if run.teacher is not None]
+    for taught in {run.distilled: run for run in students}.values():  # once for all students of a teacher
+        assert taught.distilled is not None
+        say(f"{taught.distilled.name}: {_logged(taught.distilled, taught.teaching(data), _cores()) or 'done'}")
+    return failed + _complete_all(students, data, jobs, say)
+
+
+def _cores() -> int:
+    return os.cpu_count() or 1
+
+
+def _complete_all(runs: list[Run], data: str | None, jobs: int, say: Callable[[str], None]) -> list[str]:
+    threads, failed = max(1, _cores() // jobs), []
+    with ThreadPoolExecutor(jobs) as pool:
+        for run, fault in pool.map(lambda run: (run, _complete(run, data, threads)), runs):
+            say(f"{run.name}: {fault or 'done'}")
+            failed += [run.name] if fault else []
+    return failed
 
 
 def _complete(run: Run, data: str | None, threads: int) -> str | None:
     """Trains and evaluates one run in processes of their own. Returns what went wrong, if anything."""
-    run.folder.parent.mkdir(parents=True, exist_ok=True)
-    log = run.folder.with_name(f"{run.name}.log")
-    config = run.config(data)
-    files = [] if config.data.test is None else files_of(config.data.test, config.data.root)
-    if len(files) != 2:
-        return f"{run.recipe} names no source and target file in data.test to evaluate on"
-    changes = [part for override in run.training_settings(data) for part in ("--set", override)]
-    train = ["train", str(run.recipe), *changes, *(["--data", data] if data else [])]
-    commands = [] if run.distilled is None else [_distilling(run, config)]
-    report = run.result.with_suffix(".report")
-    evaluate = ["evaluate", "--source", str(files[0]), "--reference", str(files[1]), "--name", run.row]
-    evaluate += ["--save", str(run.translations), "--json", str(report)]
+    if fault := _logged(run.folder, run.commands(data), threads):
+        return fault
+    result = {**_counts(run), "threads": threads, "evaluation": json.loads(run.report.read_text(encoding="utf-8"))}
     if run.outside is None:
-        evaluate.append(str(run.folder))
-    else:
-        pair = f"{config.languages.source}-{config.languages.target}"
-        evaluate += ["--hypotheses", run.outside[0], "--origin", run.outside[1], "--languages", pair]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    with log.open("a", encoding="utf-8") as out:
-        for command in (*commands, train, evaluate) if run.outside is None else (evaluate,):
-            done = subprocess.run(
-                [sys.executable, "-m", "capsnmt", *command], stdout=out, stderr=out, env=environment, check=False
-            )
-            if done.returncode != 0:
-                return f"`capsnmt {command[0]}` ended with {done.returncode}; see {log}"
-    result = {**_counts(run), "evaluation": json.loads(report.read_text(encoding="utf-8"))}
+        result["greedy"] = json.loads(run.greedy.read_text(encoding="utf-8"))["scores"]
     temporary = run.result.with_suffix(".writing")
     temporary.write_text(json.dumps(result, indent=1), encoding="utf-8")
     temporary.replace(run.result)
-    report.unlink()
+    for report in (run.report, run.greedy):
+        report.unlink(missing_ok=True)
     return None
 
 
-def _distilling(run: Run, config: RunConfig) -> list[str]:
-    """Of the original training text; what another student's run has distilled already is kept."""
-    files = files_of(config.data.train, config.data.root)
-    sides = ["--source", str(files[0]), "--reference", str(files[1])]
-    return ["distill", str(run.teacher), *sides, "--output", str(run.distilled), "--quiet"]
+def _logged(folder: Path, commands: list[list[str]], threads: int) -> str | None:
+    """Runs commands one after the other; their words go into a log beside the folder. Returns what went wrong."""
+    log = folder.with_name(f"{folder.name}.log")
+    with log.open("a", encoding="utf-8") as out:
+        for command in commands:
+            if code := run_command(command, out, threads=threads):
+                return f"`capsnmt {command[0]}` ended with {code}; see {log}"
+    return None
 
 
 def _counts(run: Run) -> dict[str, Any]:
@@ -266,6 +324,8 @@ def _counts(run: Run) -> dict[str, Any]:
     records = list(read_metrics(run.folder))
     best = min((r for r in records if r["kind"] == "valid"), key=lambda r: r["loss"], default={})
     train = [r for r in records if r["kind"] == "train"]
+    newest = max((run.folder / "checkpoints").glob("step-*/state.json"))
+    tokens = json.loads(newest.read_text(encoding="utf-8"))["target_tokens"]
     speeds = sorted(r["tokens_per_s"] for r in train)
     routing = [r for r in records if r["kind"] == "routing"]
     return {
@@ -275,6 +335,7 @@ def _counts(run: Run) -> dict[str, Any]:
         "parameters": count_parameters(run.folder / WEIGHTS),
         "valid": {key: best.get(key) for key in ("loss", "perplexity", "bleu", "chrf")},
         "tokens_per_s": speeds[len(speeds) // 2] if speeds else None,
+        "minutes": tokens / speeds[len(speeds) // 2] / 60 if speeds else None,  # at that speed, without interruptions
         "routing": routing[-1] if routing else None,
         "finished": time.strftime("%Y-%m-%d"),
     }

@@ -49,6 +49,10 @@ app.command(add_help_option=False, context_settings={"allow_extra_args": True, "
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command and turns every ending into an exit code."""
+    if "CAPSNMT_PARENT" in os.environ:
+        from capsnmt.analysis.processes import end_with_parent
+
+        end_with_parent()
     try:
         app(args=argv, standalone_mode=True)
     except CapsNMTError as error:

@@ -25,7 +25,7 @@ def gradient_norms(model: nn.Module) -> dict[str, float]:
 
 
 class RoutingMeter:
-    """Looks at the routing coefficients of a few validation sentences: short, middling and long ones, always the same."""
+    """Looks at the coefficients of a few validation sentences, always the same: short, middling and long ones."""
 
     def __init__(self, valid: Store, *, batch_tokens: int, device: torch.device) -> None:
         self._batches = []

@@ -7,9 +7,10 @@ import json
 import pytest
 import yaml
 
+from capsnmt.analysis.evidence import Evidence
 from capsnmt.analysis.reproduction import plan_of, write_report
 from capsnmt.analysis.results import Spread, collect, compare
-from capsnmt.analysis.sections import Evidence
+from capsnmt.analysis.sections import SECTIONS
 from capsnmt.analysis.suite import SectionConfig, read_suite, run_suite, runs_of
 from capsnmt.errors import CapsNMTError
 
@@ -71,10 +72,13 @@ def write_results(runs, tmp_path, scores):
         result = {
             "row": run.row,
             "seed": run.seed,
+            "steps": 10,
             "parameters": 1_500_000,
             "valid": {"perplexity": 10.0 + run.seed},
             "tokens_per_s": 1234.0,
+            "minutes": 5.0,
             "evaluation": {"scores": values},
+            "greedy": [{"name": "BLEU", "value": scores[run.name] - 1.0}],
         }
         run.result.write_text(json.dumps(result), encoding="utf-8")
 
@@ -88,26 +92,68 @@ def test_tables_have_mean_and_deviation_over_seeds(tmp_path):
     assert results["plain"].spread("perplexity") == Spread(11.5, pytest.approx(0.7071, abs=1e-3), 2)
 
 
-def test_rows_are_compared_on_the_seeds_that_both_have(tmp_path):
+@pytest.fixture
+def compared(tmp_path):
+    """compared(rows) → runs whose translations of 40 sentences are good or, in rows that are called so, bad."""
     data = tmp_path / "data"
     data.mkdir()
     references = [f"das ist der Satz Nummer {i} von vielen guten Sätzen" for i in range(40)]
-    (data / "test.en").write_text("x\n" * 40, encoding="utf-8")
+    (data / "test.en").write_text("".join("x " * (i + 1) + "\n" for i in range(40)), encoding="utf-8")
     (data / "test.de").write_text("".join(line + "\n" for line in references), encoding="utf-8")
     test = {"source": "test.en", "target": "test.de", "tsv": None}
+
+    def make(**rows):
+        suite = suite_of(tmp_path, rows=rows, set={"data.test": test, "data.root": str(data)})
+        runs = runs_of(suite)
+        write_results(runs, tmp_path, {run.name: 40.0 if run.row.startswith("bad") else 90.0 for run in runs})
+        for run in runs:
+            lines = references
+            if run.row.startswith("bad"):
+                lines = [line.replace("guten", "b") if i % 4 == 0 else line for i, line in enumerate(references)]
+            run.translations.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        return suite, runs
+
+    return make
+
+
+def test_rows_are_compared_on_the_seeds_that_both_have(compared):
     rows = {"good": {"recipe": RECIPE}, "bad": {"recipe": RECIPE}, "lonely": {"recipe": RECIPE, "seeds": [9]}}
-    runs = runs_of(suite_of(tmp_path, rows=rows, set={"data.test": test, "data.root": str(data)}))
-    write_results(runs, tmp_path, {run.name: 90.0 if run.row == "good" else 40.0 for run in runs})
-    for run in runs:
-        lines = (
-            references if run.row == "good" else [line.replace("guten", "b").replace("der", "c") for line in references]
-        )
-        run.translations.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    _, runs = compared(**rows)
     found = compare("good", "bad", runs, num_samples=200)
-    assert found.by_seed == [50.0, 50.0]
-    assert found.p_value < 0.05
-    with pytest.raises(CapsNMTError, match="no finished seed in common"):
-        compare("good", "lonely", runs)
+    assert found.num_seeds == 2
+    assert 0 < found.gain.confidence[0] < found.gain.mean < found.gain.confidence[1]
+    assert found.gain.p_value < 0.05
+    assert compare("good", "lonely", runs) is None
+
+
+def test_rows_are_compared_on_sentences_of_some_length(compared):
+    _, runs = compared(good={"recipe": RECIPE}, bad={"recipe": RECIPE})
+    assert compare("good", "bad", runs, longer_than=37, num_samples=50).gain.mean == 0.0  # the last two are good
+    assert compare("good", "bad", runs, longer_than=36, num_samples=50).gain.mean > 0.0
+    assert compare("good", "bad", runs, longer_than=40, num_samples=50) is None
+
+
+def test_rows_with_references_of_their_own_are_not_compared(compared, tmp_path):
+    tokenised = {"data.test": {"source": "test.en", "target": "test.tok.de", "tsv": None}}
+    (tmp_path / "test.tok.de").touch()
+    _, runs = compared(good={"recipe": RECIPE}, bad={"recipe": RECIPE, "set": tokenised})
+    assert compare("good", "bad", runs) is None
+
+
+def test_students_are_shown_beside_themselves_and_their_teacher(compared):
+    rows = {
+        "teacher": {"recipe": RECIPE, "seeds": [1]},
+        "bad": {"recipe": RECIPE, "set": {"model.width": 64}, "seeds": [1]},
+        "student": {"recipe": RECIPE, "set": {"model.width": 64}, "seeds": [1], "distilled_from": "teacher"},
+    }
+    suite, runs = compared(**rows)
+    section = SectionConfig(kind="distillation", title="", rows=["student"])
+    table = next(SECTIONS["distillation"](section, Evidence(suite, runs, None, lambda *_: [])))
+    greedy, beam = table.rows
+    assert greedy[:4] == ["student", "1", "39.00", "89.00"]
+    assert (greedy[4], *greedy[5:]) == ("+50.00", "89.00", "100.0", "100.0")
+    assert beam[2:4] == ["40.00", "90.00"]
+    assert "(p = " in beam[4]
 
 
 def test_an_outside_system_is_a_row_that_is_not_trained(tmp_path):
@@ -118,7 +164,8 @@ def test_an_outside_system_is_a_row_that_is_not_trained(tmp_path):
     test = {"source": "test.en", "target": "test.de", "tsv": None}
     outside = {"recipe": RECIPE, "hypotheses": str(data / "test.de"), "origin": "their submission to WMT14"}
     suite = suite_of(tmp_path, rows={"buck": outside}, set={"data.test": test, "data.root": str(data)})
-    runs = run_suite(suite, say=lambda text: None)
+    assert run_suite(suite, say=lambda text: None) == []
+    runs = runs_of(suite)
     assert [run.name for run in runs] == ["buck-s1"]  # more seeds would be the same translations
     assert not runs[0].folder.exists()
     evaluation = json.loads(runs[0].result.read_text(encoding="utf-8"))["evaluation"]
@@ -126,7 +173,7 @@ def test_an_outside_system_is_a_row_that_is_not_trained(tmp_path):
     assert all(score["signature"] for score in evaluation["scores"])
     assert plan_of(suite) == [{"run": "buck-s1", "updates": 0, "tokens": 0, "done": True}]
     report = (write_report(suite, runs, lambda model, sentences: []) / "report.md").read_text(encoding="utf-8")
-    assert "| buck | – | – | – | 100.00 | 100.00 | 100.00 | 100.00 | – |" in report
+    assert "| buck | – | – | – | – | 100.00 [100.0, 100.0] | – | 100.00 | 100.00 | 100.00 | – | – |" in report
     assert "buck was not trained here: their submission to WMT14." in report
     assert "capsnmt train" not in report
 

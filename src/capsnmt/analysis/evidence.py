@@ -1,0 +1,83 @@
+"""What a report is made from, the results of a suite, and what it consists of: paragraphs, tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from capsnmt.analysis.results import RowResult, collect
+from capsnmt.analysis.routing_map import RoutingMap
+from capsnmt.analysis.suite import Run, SectionConfig, SuiteConfig, expanded, sweep_names
+from capsnmt.data.corpus import files_of
+from capsnmt.errors import CapsNMTError
+
+Route = Callable[[Path, Sequence[str]], list[RoutingMap]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as they are shown."""
+
+    headings: list[str]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture and what it shows."""
+
+    name: str  # of its file, without ending
+    caption: str
+    png: bytes
+
+
+@dataclass
+class Section:
+    """A title and what stands below it, in order: paragraphs, tables, figures."""
+
+    title: str
+    blocks: list[str | Table | Figure] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that sections are made of."""
+
+    suite: SuiteConfig
+    runs: Sequence[Run]
+    data: str | None
+    route: Route  # a model folder and sentences → their routing
+
+    @property
+    def results(self) -> dict[str, RowResult]:
+        """The finished rows."""
+        return collect(self.runs)
+
+    def rows(self, section: SectionConfig) -> dict[str, RowResult]:
+        """The finished rows that a section names, in its order; a swept one stands for all of its own."""
+        results, wanted = self.results, []
+        for name in section.rows or self.suite.rows:
+            row = self.suite.rows.get(name)
+            wanted += [name] if row is None else sweep_names(name, row)
+        return {name: results[name] for name in wanted if name in results}
+
+    def label(self, row: str) -> str:
+        """How a row is called in the report."""
+        return expanded(self.suite)[row].label or row
+
+    def runs_of(self, row: str) -> list[Run]:
+        """Its finished runs."""
+        return [run for run in self.runs if run.row == row and run.result.exists()]
+
+    def folders(self, section: SectionConfig) -> dict[str, Path]:
+        """A model folder of every finished row that was trained here, in the section's order."""
+        rows = [row for row, result in self.rows(section).items() if result.origin is None]
+        return {row: self.runs_of(row)[0].folder for row in rows}
+
+    def test_source(self, row: str) -> Path:
+        """The source side of the test set that a finished row was evaluated on."""
+        data = self.runs_of(row)[0].config(self.data).data
+        if data.test is None:
+            raise CapsNMTError(f"the recipe of {row} names no test set")
+        return files_of(data.test, data.root)[0]
