@@ -65,7 +65,7 @@ TINY = {
     },
     "simple": {
         "paper": {"width": 16, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.1},
-        "untied": {"width": 16, "encoder_layers": 1, "decoder_layers": 1, "tie_embeddings": "none"},
+        "tied": {"width": 16, "encoder_layers": 1, "decoder_layers": 1, "tie_embeddings": "all"},
         "control": {
             "width": 16,
             "encoder_layers": 1,
@@ -123,7 +123,7 @@ TINY = {
             "num_iterations": 2,
             "attend": "capsules",
             "num_heads": 2,
-            "tie_embeddings": "none",
+            "tie_embeddings": "all",
         },
     },
 }

@@ -119,10 +119,11 @@ def _by_hand(config: RunConfig, named: NamedCorpus) -> str:
             tokenised |= any(map(_holds_tokens, files))
             lines.append(f"  {', '.join(parts)}, one after the other, into {' and '.join(map(str, files))}")
     if tokenised:
-        commands = " and ".join(
-            f"`sacremoses -l {language} tokenize`" for language in (config.languages.source, config.languages.target)
+        codes = " and ".join(repr(code) for code in (config.languages.source, config.languages.target))
+        lines.append(
+            "Files with .tok. in their names hold Moses tokens without XML escapes: send each line through "
+            f"sacremoses.MosesTokenizer(lang).tokenize(line, return_str=True, escape=False) with {codes} first."
         )
-        lines.append(f"Files with .tok. in their names hold Moses tokens: send the text through {commands} first.")
     return "\n".join([*lines, "Line n of one file must be the translation of line n of the other."])
 
 
@@ -154,14 +155,17 @@ def _copy(part: Path, target: IO[bytes]) -> None:
 
 
 def _token_writer(language: str) -> Callable[[Path, IO[bytes]], None]:
-    """Like `_copy`, but each line becomes its Moses tokens: what `sacremoses -l LANGUAGE tokenize` writes."""
+    """Like `_copy`, but each line becomes its Moses tokens.
+
+    Without XML escapes: &apos; would be three tokens to a metric that tokenises for itself, and easy n-grams.
+    """
     import sacremoses
 
     tokeniser = sacremoses.MosesTokenizer(lang=language)
 
     def write(part: Path, target: IO[bytes]) -> None:
         for line in read_lines(part):
-            target.write(f"{tokeniser.tokenize(line, return_str=True)}\n".encode())
+            target.write(f"{tokeniser.tokenize(line, return_str=True, escape=False)}\n".encode())
 
     return write
 
