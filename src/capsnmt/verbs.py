@@ -226,11 +226,11 @@ def score(folder: Models, sources: Sequence[str], targets: Sequence[str], *, eng
     return found
 
 
-def routing(folder: str | Path, sentences: Sequence[str], *, engine: str = "auto") -> list[RoutingMap]:
-    """Which capsule took which subword of each sentence, in every iteration."""
+def routing(model: str | Path | None, sentences: Sequence[str], *, engine: str = "auto") -> list[RoutingMap]:
+    """Which capsule took which subword of each sentence, in every iteration; without a model in the one that ships."""
     from capsnmt.analysis.routing_map import RoutingMap
 
-    translator = Translator(folder, engine=engine)
+    translator = Translator(model_folder(model), engine=engine)
     maps = []
     for sentence in sentences:
         ids = translator.pipeline.source_ids(sentence)
@@ -287,6 +287,10 @@ def distill(
         raise CapsNMTError("distill needs one teacher: a model folder, or --command that maps lines to lines")
     models = [] if teacher is None else [teacher] if isinstance(teacher, str | Path) else list(teacher)
     options = options or TranslateOptions(beam=TEACHER_BEAM)
+    if command is not None and (request.choose == "bleu" or request.filters.min_score is not None):
+        raise CapsNMTError("a command gives one translation a line and no score: neither --choose bleu nor --min-score")
+    if request.choose == "bleu" and options.num_best == 1:
+        raise CapsNMTError("--choose bleu chooses among candidates: give --n-best, such as 8")
     opened = open_teacher(models, command, options, subwords=subwords, engine=engine, device=device, workers=workers)
     with shown_progress(show) as report:
         return distill_corpus(opened, request, report)

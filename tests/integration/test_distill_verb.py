@@ -65,6 +65,21 @@ def test_a_killed_process_is_continued(command, start, run_here, tmp_path):
     assert (tmp_path / "out" / "train.en").read_bytes() == killed
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--choose", "bleu"), "give --n-best"),
+        (("--choose", "bleu", "--command", "cat"), "neither --choose bleu nor --min-score"),
+        (("--min-score", "-1", "--command", "cat"), "neither --choose bleu nor --min-score"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(options, told, command, run_here):
+    verb, model, *rest = command(*options)
+    ended = run_here(verb, *([] if "--command" in options else [model]), *rest)
+    assert ended.code == 1
+    assert told in ended.err
+
+
 def test_one_teacher_at_a_time(command, run_here):
     ended = run_here(*command("--command", "cat"))
     assert ended.code == 1

@@ -34,6 +34,23 @@ def test_numbers_alone_go_into_a_pipe(folder, run_here):
     assert [found["pieces"][-1] for found in json.loads(ended.out)] == ["</s>"]
 
 
+def test_without_a_model_it_is_the_shipped_one(run_here):
+    assert (
+        run_here("routing", "Good morning.", "--json", "-").out
+        == run_here("routing", "en-de", "Good morning.", "--json", "-").out
+    )
+    assert "iteration 3" in run_here("routing", "Good morning.").out.decode()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"), [(["runs/typo", "eins"], "runs/typo"), (["en-de"], "which sentence? capsnmt routing en-de")]
+)
+def test_a_mistyped_model_is_no_sentence(words, told, run_here):
+    ended = run_here("routing", *words)
+    assert ended.code == 1
+    assert told in ended.err
+
+
 def test_a_system_without_capsules_says_so(trained, tiny_config, run_here):
     ended = run_here("routing", trained("simple", tiny_config("simple")), "eins")
     assert ended.code == 1

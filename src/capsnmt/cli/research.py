@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
-from capsnmt import verbs
-from capsnmt.cli.options import BulkEngine, Data, DeviceName, Engine, Folder, Quiet, Workers, log_to_stderr, open_binary
+from capsnmt import verbs, zoo
+from capsnmt.cli.options import BulkEngine, Data, DeviceName, Engine, Quiet, Workers, log_to_stderr, open_binary
 from capsnmt.config import parse_language_pair
 from capsnmt.decoding.translation import TranslateOptions
 from capsnmt.distillation import TEACHER_BEAM
@@ -81,8 +82,14 @@ def distill(
 
 
 def routing(
-    model: Folder,
-    sentences: Annotated[list[str], typer.Argument(help="Sentences, each in quotes.", show_default=False)],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[MODEL] SENTENCE",
+            help=f"A model folder, or languages of a model that ships (default: {zoo.DEFAULT}); sentences in quotes.",
+            show_default=False,
+        ),
+    ],
     html: Annotated[Path | None, typer.Option(help="Write a page that needs nothing from outside.")] = None,
     picture: Annotated[Path | None, typer.Option("--png", help="Write a picture (PNG, SVG or PDF).")] = None,
     json_: Annotated[Path | None, typer.Option("--json", help="Write the coefficients; - is stdout.")] = None,
@@ -91,6 +98,10 @@ def routing(
     """Show which capsule takes which word, iteration by iteration: in colours, as a page, a picture, or numbers."""
     from capsnmt.analysis.routing_map import for_terminal, save_picture, to_html
 
+    model = words[0] if _is_model(words[0]) else None
+    sentences = words if model is None else words[1:]
+    if not sentences:
+        raise CapsNMTError(f'which sentence? capsnmt routing {model} "A sentence in quotes."')
     maps = verbs.routing(model, sentences, engine=engine)
     if html is not None:
         with open_binary(html, "wb") as file:
@@ -105,6 +116,11 @@ def routing(
         console = Console()
         for found in maps:
             console.print(for_terminal(found))
+
+
+def _is_model(word: str) -> bool:
+    """A path that does not exist is a mistyped model, not a sentence."""
+    return word in zoo.shipped_models() or ("/" in word and " " not in word) or os.path.isdir(word)
 
 
 def reproduce(

@@ -55,7 +55,8 @@ def distill(teacher: Teacher, request: DistillRequest, report: Report = lambda *
         translate_shard(teacher, request, shard, about, total, report)
     if request.shard is not None:
         return None
-    return write_corpus(request, languages, about)
+    with _alone_with(request.output / MANIFEST):
+        return write_corpus(request, languages, about)
 
 
 def count_pairs(request: DistillRequest) -> int:
@@ -168,9 +169,7 @@ def _alone_with(path: Path) -> Iterator[None]:
         with lock:
             yield
     except Timeout:
-        raise CapsNMTError(
-            f"another process is translating into {path}; wait for it, or take another --shard"
-        ) from None
+        raise CapsNMTError(f"another process is writing {path}; wait for it, or take another --shard") from None
 
 
 def one_line(text: str) -> str:

@@ -166,7 +166,7 @@ def test_two_processes_do_not_write_one_journal(tmp_path):
 
     class Meddler(Reverser):
         def translate(self, lines):
-            with pytest.raises(CapsNMTError, match="another process is translating"):
+            with pytest.raises(CapsNMTError, match="another process is writing"):
                 distill(Reverser(), asked)
             return super().translate(lines)
 
