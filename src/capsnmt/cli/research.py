@@ -82,7 +82,7 @@ def distill(
 
 
 def routing(
-    words: Annotated[
+    sentence: Annotated[
         list[str],
         typer.Argument(
             metavar="[MODEL] SENTENCE",
@@ -98,8 +98,8 @@ def routing(
     """Show which capsule takes which word, iteration by iteration: in colours, as a page, a picture, or numbers."""
     from capsnmt.analysis.routing_map import for_terminal, save_picture, to_html
 
-    model = words[0] if _is_model(words[0]) else None
-    sentences = words if model is None else words[1:]
+    model = sentence[0] if _is_model(sentence[0]) else None
+    sentences = sentence if model is None else sentence[1:]
     if not sentences:
         raise CapsNMTError(f'which sentence? capsnmt routing {model} "A sentence in quotes."')
     maps = verbs.routing(model, sentences, engine=engine)

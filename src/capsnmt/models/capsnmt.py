@@ -53,7 +53,7 @@ class CapsNMTConfig(StrictModel):
     num_heads: int = Field(4, ge=1)  # of that attention
     start_state: Literal["zeros", "capsules"] = "zeros"  # of the decoder
     dropout: float = Field(0.3, ge=0.0, lt=1.0)
-    tie_embeddings: Tying = "none"
+    tie_embeddings: Tying = "all"  # kept for folders that do not say; recipes have none: docs/ROUTING.md
 
     @field_validator("num_capsules", mode="before")
     @classmethod

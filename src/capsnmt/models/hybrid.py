@@ -34,7 +34,7 @@ class HybridConfig(StrictModel):
     attend: Literal["states", "capsules"] = "states"
     num_heads: int = Field(4, ge=1)
     dropout: float = Field(0.3, ge=0.0, lt=1.0)
-    tie_embeddings: Tying = "none"
+    tie_embeddings: Tying = "all"  # kept for folders that do not say; recipes have none: docs/ROUTING.md
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> HybridConfig:

@@ -30,7 +30,7 @@ class AttentionPoolingConfig(StrictModel):
     attention: Literal["none", "vectors"] = "none"  # the decoder also attends over the M vectors
     num_heads: int = Field(4, ge=1)  # of that attention
     dropout: float = Field(0.3, ge=0.0, lt=1.0)
-    tie_embeddings: Tying = "none"
+    tie_embeddings: Tying = "all"  # kept for folders that do not say; recipes have none: docs/ROUTING.md
 
 
 class AttentionPooling(TranslationModel):

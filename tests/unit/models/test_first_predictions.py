@@ -23,7 +23,7 @@ def probability_of_the_previous_word(system, **changes):
 @pytest.mark.parametrize("frame", ["capsnmt", "simple", "pooling", "hybrid"])
 def test_it_does_not_repeat_its_last_word(frame):
     """docs/ROUTING.md: a word that passes by every layer to a softmax of the same table speaks loudest there."""
-    assert probability_of_the_previous_word(frame) < 5 / SIZE
+    assert probability_of_the_previous_word(frame, tie_embeddings="none") < 5 / SIZE
 
 
 def test_tied_tables_would_repeat_it():
