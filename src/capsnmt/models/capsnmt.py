@@ -40,6 +40,7 @@ class CapsNMTConfig(StrictModel):
     position_aware: bool = True
     separable_scoring: bool = True  # Eq. 14 instead of Eq. 12
     scaled_scores: bool = True  # Deviation: see CapsuleLayer.score
+    score_scale: float = Field(1.0, gt=0.0)  # Deviation: times the scores; more is sharper
     capsule_norm: bool = True  # layer norm follows the capsule layer as every other sub-layer
     transform: Literal["per_parent", "low_rank", "shared"] = "per_parent"  # Deviation: W_j of Eq. 8
     rank: int = Field(64, ge=1)  # of a low-rank W_j
@@ -147,7 +148,7 @@ class CapsuleLayer(nn.Module):
             agreement: Tensor = g_h @ self.g(c).transpose(1, 2)  # Eq. 14: g(h_i) · g(c_j)
         else:
             agreement = dot_product_score(c, f)  # Eq. 12
-        return agreement / math.sqrt(d) if self.config.scaled_scores else agreement
+        return agreement * (self.config.score_scale / (math.sqrt(d) if self.config.scaled_scores else 1.0))
 
 
 def relative_positions(mask: Tensor, width: int) -> Tensor:

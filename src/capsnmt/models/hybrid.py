@@ -52,6 +52,7 @@ def capsule_settings(config: HybridConfig) -> CapsNMTConfig:
         position_aware=True,
         separable_scoring=True,
         scaled_scores=True,
+        score_scale=1.0,
         capsule_norm=True,
         transform="per_parent",
         rank=64,  # of transform="low_rank"

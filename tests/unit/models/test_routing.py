@@ -276,6 +276,14 @@ def test_scaling_changes_nothing_without_separable_scoring():
     assert torch.allclose(scaled.capsules, plain.capsules)
 
 
+@pytest.mark.parametrize("switches", [{}, {"separable_scoring": False}, {"scaled_scores": False}])
+def test_a_larger_score_scale_multiplies_the_first_agreement(switches):
+    h, mask = children()
+    plain, scaled = (make_layer(score_scale=scale, **switches)(h, mask).coefficients[1] for scale in (1.0, 3.0))
+    logits, tripled = (alpha[mask].log() - alpha[mask].log().mean(dim=-1, keepdim=True) for alpha in (plain, scaled))
+    torch.testing.assert_close(tripled, 3.0 * logits, atol=1e-4, rtol=1e-4)
+
+
 def test_stacked_capsule_layers():
     torch.manual_seed(0)
     config = CapsNMTConfig(width=8, encoder_layers=1, decoder_layers=1, num_capsules=(5, 3))
