@@ -65,7 +65,7 @@ def _scores_and_costs(result: RowResult) -> list[str]:
         return ["–", "–", "–", "–", result.cell("BLEU"), "–", *others, "–", "–"]
     first = result.runs[0]
     speed = statistics.median(run["tokens_per_s"] or 0.0 for run in result.runs)
-    minutes = statistics.median(run["minutes"] or 0.0 for run in result.runs)
+    minutes = statistics.median(run.get("minutes") or 0.0 for run in result.runs)
     before = [str(len(result.runs)), f"{first['steps']:,}", f"{first['parameters'] / 1e6:.2f}M"]
     scores = [str(result.spread("perplexity")), result.cell("BLEU"), str(result.greedy() or "–"), *others]
     return [*before, *scores, f"{speed:,.0f}", f"{minutes:.0f}"]
