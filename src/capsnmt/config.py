@@ -338,6 +338,16 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def changed_settings(old: dict[str, Any], new: dict[str, Any], *, free: set[str]) -> list[str]:
+    """A line for every setting that differs, but for those that may, by their dotted keys."""
+    old_values, new_values = flatten(old), flatten(new)
+    return [
+        f"  {key}: {old_values.get(key)!r} -> {new_values.get(key)!r}"
+        for key in sorted(old_values.keys() | new_values.keys())
+        if old_values.get(key) != new_values.get(key) and key not in free
+    ]
+
+
 def _apply_override(values: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals:

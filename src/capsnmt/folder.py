@@ -14,8 +14,8 @@ from capsnmt.config import (
     FolderConfig,
     RunConfig,
     VocabularyRecord,
+    changed_settings,
     dump_yaml,
-    flatten,
     load_yaml,
     parse,
 )
@@ -79,20 +79,8 @@ def _holds_text(folder: Path, text: TextPipeline) -> bool:
 _FREE_KEYS = {"training.steps", "training.keep_last", "training.log_every", "training.patience"}
 
 
-def check_same_run(folder: Path, config: RunConfig) -> None:
-    """An error that names what differs, if the folder holds a run of another recipe."""
-    old = read_folder_config(folder)
-    new = FolderConfig(**config.model_dump(), format_version=old.format_version, vocabulary=old.vocabulary)
-    _check_same_run(old, new, folder)
-
-
 def _check_same_run(old: FolderConfig, new: FolderConfig, folder: Path) -> None:
-    old_values, new_values = flatten(old.model_dump(mode="json")), flatten(new.model_dump(mode="json"))
-    changed = [
-        f"  {key}: {old_values.get(key)!r} -> {new_values.get(key)!r}"
-        for key in sorted(old_values.keys() | new_values.keys())
-        if old_values.get(key) != new_values.get(key) and key not in _FREE_KEYS
-    ]
+    changed = changed_settings(old.model_dump(mode="json"), new.model_dump(mode="json"), free=_FREE_KEYS)
     if changed:
         raise CapsNMTError(
             f"{folder} holds a run of another recipe:\n" + "\n".join(changed) + "\n"

@@ -239,13 +239,24 @@ def routing(model: str | Path | None, sentences: Sequence[str], *, engine: str =
     return maps
 
 
-def reproduce(suite: str | Path, *, data: str | None = None, jobs: int = 1, say: Callable[[str], None] = print) -> Path:
-    """Trains, evaluates and reports a suite of runs; what is there already is kept. Returns the report's folder."""
+def reproduce(
+    suite: str | Path,
+    *,
+    data: str | None = None,
+    jobs: int = 1,
+    only: Sequence[str] = (),
+    train: bool = True,
+    say: Callable[[str], None] = print,
+) -> Path:
+    """Trains, evaluates and reports a suite of runs; what is there already is kept. Returns the report's folder.
+
+    `only` trains some rows and reports all; `train=False` reports what is finished.
+    """
     need_torch()
     from capsnmt.analysis.reproduction import reproduce as reproduce_suite
     from capsnmt.analysis.suite import read_suite
 
-    return reproduce_suite(read_suite(suite), routing, data=data, jobs=jobs, say=say)
+    return reproduce_suite(read_suite(suite), routing, data=data, jobs=jobs, only=only, train=train, say=say)
 
 
 def average(folder: str | Path, *, last: int, output: str | Path | None = None) -> Path:

@@ -69,7 +69,8 @@ def simple(config, V):
 
 def pooling(config, V):
     d, M = config.width, config.num_queries
-    return recurrent_frame(config, V, M) + M * d * d + linear(d, d) + M * d + 2 * d  # W, keys, queries, layer norm
+    W = d * d if config.transform == "shared" else M * d * d
+    return recurrent_frame(config, V, M) + W + linear(d, d) + M * d + 2 * d  # keys, queries, layer norm
 
 
 def transformer(config, V):

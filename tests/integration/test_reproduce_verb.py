@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -109,12 +110,25 @@ def test_killed_and_started_again_it_reports_the_same_scores(suite, run_here, tm
     assert (report / "results.csv").read_text(encoding="utf-8").count("\n") == 1 + 4
     assert (tmp_path / "calm" / "distilled-by-simple-s1" / "manifest.json").exists()
 
-    for change, told in (("training.label_smoothing: 0.3", "label_smoothing"), ("training.steps: 5", "wants 5")):
+    for change, told in (
+        ("training.label_smoothing: 0.3", "label_smoothing"),
+        ("training.steps: 5", "training.steps: 4 -> 5"),
+    ):
         path = suite("calm")
         path.write_text(f"{path.read_text(encoding='utf-8')}set: {{{change}}}\n", encoding="utf-8")
         refused = run_here("reproduce", path)
         assert refused.code == 1
         assert told in refused.err, "results of other settings are not this suite's"
+
+    shutil.rmtree(tmp_path / "calm" / "simple-s1")  # its record stays
+    (tmp_path / "calm" / "student-s1.json").unlink()
+    shutil.rmtree(tmp_path / "calm" / "student-s1")
+    shutil.rmtree(tmp_path / "calm" / "distilled-by-simple-s1")
+    again = run_here("reproduce", suite("calm"))
+    assert again.code == 0, again.err
+    assert "4 runs, 3 of them done, 1 to do" in again.err
+    assert "simple-s1: done" in again.err, "a student needs its teacher's model, not its record"
+    assert (report / "report.md").read_text(encoding="utf-8").count("student-s1") == text.count("student-s1")
 
     command = [sys.executable, "-m", "capsnmt", "reproduce", str(suite("rough"))]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from capsnmt.analysis.results import RowResult, collect
 from capsnmt.analysis.routing_map import RoutingMap
 from capsnmt.analysis.suite import Run, SectionConfig, SuiteConfig, expanded, sweep_names
+from capsnmt.config import RunConfig
 from capsnmt.data.corpus import files_of
 from capsnmt.errors import CapsNMTError
 
@@ -49,7 +52,7 @@ class Evidence:
     data: str | None
     route: Route  # a model folder and sentences → their routing
 
-    @property
+    @cached_property
     def results(self) -> dict[str, RowResult]:
         """The finished rows."""
         return collect(self.runs)
@@ -66,18 +69,26 @@ class Evidence:
         """How a row is called in the report."""
         return expanded(self.suite)[row].label or row
 
-    def runs_of(self, row: str) -> list[Run]:
-        """Its finished runs."""
-        return [run for run in self.runs if run.row == row and run.result.exists()]
+    def first_run(self, row: str) -> Run:
+        """Of its finished ones."""
+        return next(run for run in self.runs if run.row == row and run.is_done)
 
-    def folders(self, section: SectionConfig) -> dict[str, Path]:
-        """A model folder of every finished row that was trained here, in the section's order."""
+    def trained(self, section: SectionConfig) -> dict[str, RunConfig]:
+        """The settings of every finished row that was trained here, in the section's order."""
         rows = [row for row, result in self.rows(section).items() if result.origin is None]
-        return {row: self.runs_of(row)[0].folder for row in rows}
+        return {row: self.first_run(row).config(self.data) for row in rows}
 
     def test_source(self, row: str) -> Path:
         """The source side of the test set that a finished row was evaluated on."""
-        data = self.runs_of(row)[0].config(self.data).data
+        data = self.first_run(row).config(self.data).data
         if data.test is None:
             raise CapsNMTError(f"the recipe of {row} names no test set")
         return files_of(data.test, data.root)[0]
+
+    def told(self, command: Sequence[str]) -> str:
+        """A command for the reader, whose folders lie elsewhere."""
+        line = shlex.join(command)
+        if self.data is not None:
+            for name in (str(Path(self.data).resolve()), self.data.rstrip("/")):
+                line = line.replace(name, "DATA")
+        return line.replace(f"{Path.cwd()}/", "")

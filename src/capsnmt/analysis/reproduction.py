@@ -7,16 +7,15 @@ import csv
 import html
 import io
 import json
-import shlex
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from capsnmt.analysis.evidence import Evidence, Figure, Route, Section, Table
 from capsnmt.analysis.results import collect
 from capsnmt.analysis.sections import SECTIONS
-from capsnmt.analysis.suite import Run, SectionConfig, SuiteConfig, run_suite, runs_of
+from capsnmt.analysis.suite import Run, SectionConfig, SuiteConfig, expanded, run_suite, runs_of
 from capsnmt.errors import CapsNMTError
 from capsnmt.planning.figures import GB
 
@@ -30,11 +29,23 @@ _STYLE = (
 
 
 def reproduce(
-    suite: SuiteConfig, route: Route, *, data: str | None = None, jobs: int = 1, say: Callable[[str], None] = print
+    suite: SuiteConfig,
+    route: Route,
+    *,
+    data: str | None = None,
+    jobs: int = 1,
+    only: Collection[str] = (),
+    train: bool = True,
+    say: Callable[[str], None] = print,
 ) -> Path:
-    """Trains and evaluates what is missing and writes the report. Returns its folder."""
-    failed = run_suite(suite, data=data, jobs=jobs, say=say)
-    folder = write_report(suite, runs_of(suite), route, data)
+    """Trains and evaluates what is missing, or of it `only` some rows, and writes the report. Returns its folder."""
+    if unknown := set(only) - expanded(suite).keys():
+        raise CapsNMTError(f"--rows {','.join(sorted(unknown))}: no row of the suite; {', '.join(expanded(suite))}")
+    runs = runs_of(suite)
+    for run in runs:
+        run.check()  # nothing that was made with other settings is trained beside, or reported
+    failed = run_suite(suite, data=data, jobs=jobs, only=only, say=say) if train else []
+    folder = write_report(suite, runs, route, data)
     if failed:
         raise CapsNMTError(
             f"{len(failed)} runs failed: {', '.join(failed)}; their logs are in {suite.output}, "
@@ -51,12 +62,12 @@ def write_report(suite: SuiteConfig, runs: Sequence[Run], route: Route, data: st
     evidence = Evidence(suite, runs, data, route)
     wanted = suite.report or [SectionConfig(kind="table", title="Results")]
     sections = [_section(each, evidence) for each in wanted]
-    sections.append(_commands(runs, data))
+    sections.append(_commands(evidence))
     for number, section in enumerate(sections):
         for block in section.blocks:
             if isinstance(block, Figure):
                 (folder / "figures" / f"{number}-{block.name}.png").write_bytes(block.png)
-    missing = [run.name for run in runs if not run.result.exists()]
+    missing = [run.name for run in runs if not run.is_done]
     note = f"Not finished: {', '.join(missing)}." if missing else ""
     (folder / "report.md").write_text(_markdown(suite.title, note, sections), encoding="utf-8")
     (folder / "report.html").write_text(_html(suite.title, note, sections), encoding="utf-8")
@@ -73,7 +84,7 @@ def plan_of(suite: SuiteConfig, data: str | None = None) -> list[dict[str, Any]]
         training = run.config(data).training
         steps = 0 if run.outside is not None else training.steps
         tokens = steps * training.batch_tokens * training.accumulate
-        plan.append({"run": run.name, "updates": steps, "tokens": tokens, "done": run.result.exists()})
+        plan.append({"run": run.name, "updates": steps, "tokens": tokens, "done": run.is_done})
     return plan
 
 
@@ -112,20 +123,18 @@ def _section(config: SectionConfig, evidence: Evidence) -> Section:
     return Section(config.title, blocks)
 
 
-def _commands(runs: Sequence[Run], data: str | None) -> Section:
+def _commands(evidence: Evidence) -> Section:
     """The commands behind every number."""
     lines: list[str | Table | Figure] = ["Each run is made by its commands, one after the other."]
     taught: set[Path] = set()
-    for run in runs:
+    for run in evidence.runs:
+        commands = {run.name: run.commands(evidence.data)}
         if run.distilled is not None and run.distilled not in taught:
             taught.add(run.distilled)
-            lines.append(_told(run.distilled.name, run.teaching(data)))
-        lines.append(_told(run.name, run.commands(data)))
+            commands = {run.distilled.name: run.teaching(evidence.data), **commands}
+        for name, own in commands.items():
+            lines.append(f"{name}: " + ", ".join(f"`{evidence.told(['capsnmt', *command])}`" for command in own))
     return Section("Commands", lines)
-
-
-def _told(name: str, commands: Sequence[Sequence[str]]) -> str:
-    return f"{name}: " + ", ".join(f"`{shlex.join(['capsnmt', *command])}`" for command in commands)
 
 
 def _flat_results(runs: Sequence[Run]) -> list[dict[str, Any]]:

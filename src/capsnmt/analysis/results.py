@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from capsnmt.analysis.records import read_record
 from capsnmt.analysis.suite import Run
-from capsnmt.data.corpus import files_of, read_lines
 from capsnmt.evaluation.significance import Gain, paired_gain
 
 
@@ -36,7 +36,7 @@ class RowResult:
     """One row of a suite over its seeds."""
 
     row: str
-    runs: list[dict[str, Any]]  # results as `suite` wrote them, by seed
+    runs: list[dict[str, Any]]  # records as `suite` wrote them, by seed
 
     def scores(self, name: str) -> list[float]:
         """One score of every seed, such as BLEU or chrF2 on the test set."""
@@ -75,8 +75,8 @@ def collect(runs: Sequence[Run]) -> dict[str, RowResult]:
     """The results that exist, by row."""
     found: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
-        if run.result.exists():
-            found.setdefault(run.row, []).append(json.loads(run.result.read_text(encoding="utf-8")))
+        if run.is_done:
+            found.setdefault(run.row, []).append(read_record(run.record))
     return {row: RowResult(row, sorted(results, key=lambda r: r["seed"])) for row, results in found.items()}
 
 
@@ -95,40 +95,21 @@ class Difference:
         return f"{self.gain.mean:+.2f} [{low:+.2f}, {high:+.2f}] (p = {self.gain.p_value:.3f}{seeds})"
 
 
-def compare(
-    a: str,
-    b: str,
-    runs: Sequence[Run],
-    *,
-    data: str | None = None,
-    longer_than: int = 0,
-    num_samples: int = 1000,
-) -> Difference | None:
+def compare(a: RowResult, b: RowResult, *, longer_than: int = 0, num_samples: int = 1000) -> Difference | None:
     """Compares two rows on the seeds that both have, sentence by sentence, of more than so many source words.
 
     None where there is nothing to compare: no seed in common, references of their own, or no such sentence.
     """
-    done = {(run.row, run.seed): run for run in runs if run.result.exists()}
-    seeds = sorted({seed for row, seed in done if row == a} & {seed for row, seed in done if row == b})
-    files = {_test_files(done[row, seed], data) for row in (a, b) for seed in seeds}
-    if len({reference for _, reference in files}) != 1:
+    seeds = sorted({run["seed"] for run in a.runs} & {run["seed"] for run in b.runs})
+    pairs = [[_of_seed(row, seed)["sentences"] for seed in seeds] for row in (a, b)]
+    if len({sentences["references"] for sentences in pairs[0] + pairs[1]}) != 1:
         return None
-    source, reference = files.pop()
-    chosen = [n for n, line in enumerate(read_lines(source)) if len(line.split()) > longer_than or longer_than == 0]
-    if not chosen:
+    chosen = np.array(pairs[0][0]["source_words"]) > (longer_than or -1)
+    if not chosen.any():
         return None
-    references = _lines(reference, chosen)
-    outputs = {row: [_lines(done[row, seed].translations, chosen) for seed in seeds] for row in (a, b)}
-    return Difference(a, b, len(seeds), paired_gain(references, outputs[a], outputs[b], num_samples=num_samples))
+    counts = [[np.array(sentences["bleu"])[chosen] for sentences in row] for row in pairs]
+    return Difference(a.row, b.row, len(seeds), paired_gain(*counts, num_samples=num_samples))
 
 
-def _test_files(run: Run, data: str | None) -> tuple[Path, Path]:
-    config = run.config(data)
-    assert config.data.test is not None
-    source, reference = files_of(config.data.test, config.data.root)
-    return source, reference
-
-
-def _lines(path: Path, chosen: Sequence[int]) -> list[str]:
-    lines = list(read_lines(path))
-    return [lines[number] for number in chosen]
+def _of_seed(row: RowResult, seed: int) -> dict[str, Any]:
+    return next(run for run in row.runs if run["seed"] == seed)

@@ -42,6 +42,11 @@ class RoutingMap:
         """Plain values for JSON."""
         return {"pieces": list(self.pieces), "coefficients": self.alpha.tolist(), "entropy": self.entropy()}
 
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> RoutingMap:
+        """From what `to_dict` gave."""
+        return cls(tuple(values["pieces"]), np.array(values["coefficients"], dtype=np.float32))
+
 
 def colour_of(capsule: int) -> str:
     """A capsule's colour; beyond eight they repeat, darker."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator
@@ -10,9 +11,11 @@ from typing import Any
 
 from capsnmt.analysis import figures, speed
 from capsnmt.analysis.evidence import Evidence, Figure, Table
+from capsnmt.analysis.records import curve
 from capsnmt.analysis.results import RowResult, Spread, compare
-from capsnmt.analysis.routing_map import save_picture
-from capsnmt.analysis.suite import SectionConfig, read_metrics, sweep_names
+from capsnmt.analysis.routing_map import RoutingMap, save_picture
+from capsnmt.analysis.suite import SectionConfig, sweep_names
+from capsnmt.folder import WEIGHTS
 
 _BEAMS = (1, 8)  # of latencies
 
@@ -84,7 +87,8 @@ def _budget_line(found: dict[str, RowResult]) -> str:
 def _difference(row: str, against: str, evidence: Evidence, longer_than: int = 0) -> str:
     if row == against:
         return ""
-    found = compare(row, against, evidence.runs, data=evidence.data, longer_than=longer_than)
+    results = evidence.results
+    found = compare(results[row], results[against], longer_than=longer_than) if against in results else None
     return "–" if found is None else str(found)
 
 
@@ -240,12 +244,9 @@ def training(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table
         kind, _, name = value.partition(".")
         lines: dict[str, figures.Curve] = {}
         for row, result in evidence.rows(section).items():
-            if result.origin is not None:
-                continue
-            run = evidence.runs_of(row)[0]
-            records = [r for r in read_metrics(run.folder) if r["kind"] == kind and r.get(name) is not None]
-            if records:
-                lines[evidence.label(row)] = [r["step"] for r in records], [r[name] for r in records], None
+            if points := curve(result.runs[0], kind, name):
+                steps, values = zip(*points, strict=True)
+                lines[evidence.label(row)] = steps, values, None
         if lines:
             yield Figure(value.replace(".", "-"), f"{value} over updates", figures.curves(lines, x="update", y=value))
 
@@ -263,11 +264,29 @@ def routing(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table 
         "0 = one capsule; used: exp of the entropy of the mean coefficients; largest: the share of the busiest capsule."
     )
     for row in found if section.sentences else ():
-        maps = evidence.route(evidence.runs_of(row)[0].folder, section.sentences)
+        maps = _maps(row, section.sentences, evidence)
+        if not maps:
+            yield f"The model of {evidence.label(row)} is not here, so there is no picture of its routing."
+            continue
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "routing.png"
             save_picture(maps, path)
             yield Figure(f"routing-{row}", f"Routing of {evidence.label(row)}", path.read_bytes())
+
+
+def _maps(row: str, sentences: list[str], evidence: Evidence) -> list[RoutingMap]:
+    """The routing of sentences by the row's model, kept beside the report for when the model is gone; else nothing."""
+    kept = evidence.suite.report_folder / f"routing-{row}.json"
+    folder = evidence.first_run(row).folder
+    if (folder / WEIGHTS).exists():
+        maps = evidence.route(folder, sentences)
+        found = {"sentences": sentences, "maps": [each.to_dict() for each in maps]}
+        kept.write_text(json.dumps(found, ensure_ascii=False) + "\n", encoding="utf-8")
+        return maps
+    if not kept.exists():
+        return []
+    found = json.loads(kept.read_text(encoding="utf-8"))
+    return [RoutingMap.of(each) for each in found["maps"]] if found["sentences"] == sentences else []
 
 
 def _iterations(result: RowResult) -> int:
@@ -281,7 +300,7 @@ def _routing_cell(result: RowResult, key: str) -> str:
 
 def complexity(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
     """The paper's Time column, measured: what a translation costs as its source, its target or both grow."""
-    found = speed.growth(evidence.folders(section), evidence.suite.report_folder / "complexity.json")
+    found = speed.growth(evidence.trained(section), evidence.suite.report_folder / "complexity.json")
     first, last = speed.LENGTHS[0], speed.LENGTHS[-1]
     headings = [
         "system",
@@ -303,14 +322,14 @@ def complexity(section: SectionConfig, evidence: Evidence) -> Iterator[str | Tab
     ]
     yield Table(headings, cells)
     yield f"Batch 1, beam 1, two threads, int8 in our runtime; exponents between {speed.LENGTHS[-2]} and {last} tokens."
-    yield f"`{found.command}`"
+    yield f"`{evidence.told(found.command)}`, where ROW.yaml is the recipe of a row with its settings"
 
 
 def latency(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
     """The paper's Table 3: milliseconds a sentence, in the mean over a test set, beside the first row."""
-    folders = evidence.folders(section)
-    test_set = evidence.test_source(next(iter(folders)))
-    found = speed.latencies(folders, test_set, _BEAMS, evidence.suite.report_folder / "latency.json")
+    systems = evidence.trained(section)
+    test_set = evidence.test_source(next(iter(systems)))
+    found = speed.latencies(systems, test_set, _BEAMS, evidence.suite.report_folder / "latency.json")
     first = next(iter(found.rows.values()))
     headings = ["system", *(f"ms a sentence, beam {beam}" for beam in _BEAMS), *(f"faster, beam {b}" for b in _BEAMS)]
     rows = [
@@ -326,7 +345,7 @@ def latency(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table 
         f"Sentences of {test_set.name} one at a time, {speed.THREADS} threads, int8 in our runtime; "
         "random weights at the rows' sizes, a translation is as long as its source."
     )
-    yield f"`{found.command}`"
+    yield f"`{evidence.told(found.command)}`, where ROW.yaml is the recipe of a row with its settings"
 
 
 SECTIONS: dict[str, Callable[[SectionConfig, Evidence], Iterator[str | Table | Figure]]] = {

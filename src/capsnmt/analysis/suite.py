@@ -14,18 +14,18 @@
       - {kind: table, title: Systems, rows: [simple, capsule], against: simple}
 
 A run is a row with a seed; its model folder is `output/row-s1`, beside it its log, its translations of the recipe's
-test set and its result. Whatever exists is kept: a suite that was killed goes on where it stopped. A row with
-`hypotheses` is an outside system: its recipe says languages and test set, and nothing is trained.
+test set and its record. Whatever exists is kept: a suite that was killed goes on where it stopped. A row with
+`hypotheses` is an outside system: its recipe says languages and test set, and nothing is trained. With `kept: docs/x`
+records and report are written there, to be committed: what has a record there is not trained again, on any machine.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,10 +34,19 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from capsnmt.analysis.processes import run_command
+from capsnmt.analysis.records import (
+    check_settings,
+    counts_of_sentences,
+    counts_of_training,
+    read_record,
+    settings_of,
+    write_record,
+)
 from capsnmt.config import RunConfig, StrictModel, load_recipe, load_yaml, parse
 from capsnmt.data.corpus import files_of
+from capsnmt.distillation import MANIFEST
 from capsnmt.errors import CapsNMTError
-from capsnmt.folder import METRICS, WEIGHTS, check_same_run, read_folder_config
+from capsnmt.folder import WEIGHTS
 
 Settings = dict[str, Any]
 
@@ -80,6 +89,7 @@ class SuiteConfig(StrictModel):
 
     title: str
     output: str
+    kept: str | None = None  # where records and report are written, to outlive the models; in `output` by default
     name: str = ""  # of the report; the file's own by default
     seeds: list[int] = Field(default=[1], min_length=1)
     set: Settings = Field(default_factory=dict)
@@ -88,8 +98,13 @@ class SuiteConfig(StrictModel):
 
     @property
     def report_folder(self) -> Path:
-        """Beside the runs, which several suites may share."""
-        return Path(self.output) / f"report-{self.name}"
+        """Beside the runs, which several suites may share, or where everything is that lasts."""
+        return Path(self.output) / f"report-{self.name}" if self.kept is None else Path(self.kept) / self.name
+
+    @property
+    def records_folder(self) -> Path:
+        """Suites that share their runs share their records, too."""
+        return Path(self.output) if self.kept is None else Path(self.kept) / "records" / Path(self.output).name
 
 
 @dataclass(frozen=True)
@@ -101,6 +116,7 @@ class Run:
     recipe: Path
     overrides: tuple[str, ...]
     folder: Path
+    records: Path  # where its record is written
     teacher: Path | None = None  # the model folder whose translations are its corpus
     outside: tuple[str, str] | None = None  # a file of translations and its origin: nothing to train
 
@@ -110,14 +126,19 @@ class Run:
         return self.folder.name
 
     @property
-    def result(self) -> Path:
-        """Its scores and counts, JSON."""
-        return self.folder.with_name(f"{self.name}.json")
+    def record(self) -> Path:
+        """Its settings, scores and counts, JSON."""
+        return self.records / f"{self.name}.json"
 
     @property
     def translations(self) -> Path:
         """What it made of the test set."""
         return self.folder.with_name(f"{self.name}.out")
+
+    @property
+    def is_done(self) -> bool:
+        """Trained and evaluated, here or elsewhere."""
+        return self.record.exists()
 
     @property
     def distilled(self) -> Path | None:
@@ -183,18 +204,14 @@ class Run:
         """The same with beam 1."""
         return self.folder.with_name(f".{self.name}.greedy.json")
 
-    def check(self, data: str | None = None) -> None:
+    def check(self) -> None:
         """An error if what is finished was made with other settings than the suite has now."""
-        if self.outside is not None or not self.result.exists():
+        if self.outside is not None or not self.is_done:
             return
-        wanted = load_recipe(self.recipe, [*self.training_settings(data), *_root(data)])
-        check_same_run(self.folder, wanted)
-        steps = read_folder_config(self.folder).training.steps
-        if steps != wanted.training.steps:
-            raise CapsNMTError(
-                f"{self.folder} has {steps} updates, the suite wants {wanted.training.steps}; "
-                f"delete {self.result} to train on, or give the suite another `output`"
-            )
+        record = read_record(self.record)
+        check_settings(self.record, record, self.config())
+        if record["taught_by"] != (self.teacher and self.teacher.name):
+            raise CapsNMTError(f"{self.record} was taught by {record['taught_by']}, the suite wants {self.teacher}")
 
 
 def _root(data: str | None) -> list[str]:
@@ -253,30 +270,46 @@ def runs_of(suite: SuiteConfig) -> list[Run]:
             overrides = tuple(f"{key}={json.dumps(value)}" for key, value in values.items())
             teacher = row.distilled_from and output / f"{row.distilled_from}-s{seeds_of[row.distilled_from][0]}"
             outside = None if row.hypotheses is None or row.origin is None else (row.hypotheses, row.origin)
-            runs.append(Run(name, seed, Path(row.recipe), overrides, folder, teacher or None, outside))
+            runs.append(
+                Run(name, seed, Path(row.recipe), overrides, folder, suite.records_folder, teacher or None, outside)
+            )
     return sorted(runs, key=lambda run: run.teacher is not None)  # students wait for their teachers
 
 
 def run_suite(
-    suite: SuiteConfig, *, data: str | None = None, jobs: int = 1, say: Callable[[str], None] = print
+    suite: SuiteConfig,
+    *,
+    data: str | None = None,
+    jobs: int = 1,
+    only: Collection[str] = (),
+    say: Callable[[str], None] = print,
 ) -> list[str]:
-    """Trains and evaluates what is missing, `jobs` at a time, each with its share of the cores.
+    """Trains and evaluates what is missing, or of it `only` some rows, `jobs` at a time, each with its share of cores.
 
     Returns the names of those that failed; their logs say why.
     """
     runs = runs_of(suite)
     for run in runs:  # a typo in the last row must not wait for the first training
         run.commands(data)
-        run.check(data)
-    missing = [run for run in runs if not run.result.exists()]
-    say(f"{suite.title}: {len(runs)} runs, {len(runs) - len(missing)} of them done")
+    missing = [run for run in runs if not run.is_done and (not only or run.row in only)]
+    say(f"{suite.title}: {len(runs)} runs, {sum(run.is_done for run in runs)} of them done, {len(missing)} to do")
     Path(suite.output).mkdir(parents=True, exist_ok=True)
-    failed = _complete_all([run for run in missing if run.teacher is None], data, jobs, say)
     students = [run for run in missing if run.teacher is not None]
+    teachers = {run.teacher for run in students if not _has_taught(run)}
+    # A teacher whose record came from elsewhere is trained again: its students need the model itself.
+    plain = [run for run in runs if run.teacher is None and (run in missing or run.folder in teachers)]
+    failed = _complete_all(plain, data, jobs, say)
     for taught in {run.distilled: run for run in students}.values():  # once for all students of a teacher
         assert taught.distilled is not None
         say(f"{taught.distilled.name}: {_logged(taught.distilled, taught.teaching(data), _cores()) or 'done'}")
     return failed + _complete_all(students, data, jobs, say)
+
+
+def _has_taught(student: Run) -> bool:
+    """Whether its teacher's model, or the corpus that it wrote, is here."""
+    assert student.teacher is not None
+    assert student.distilled is not None
+    return (student.teacher / WEIGHTS).exists() or (student.distilled / MANIFEST).exists()
 
 
 def _cores() -> int:
@@ -296,12 +329,19 @@ def _complete(run: Run, data: str | None, threads: int) -> str | None:
     """Trains and evaluates one run in processes of their own. Returns what went wrong, if anything."""
     if fault := _logged(run.folder, run.commands(data), threads):
         return fault
-    result = {**_counts(run), "threads": threads, "evaluation": json.loads(run.report.read_text(encoding="utf-8"))}
+    evaluation = json.loads(run.report.read_text(encoding="utf-8"))
+    config = run.config(data)
+    assert config.data.test is not None
+    source, reference = files_of(config.data.test, config.data.root)
+    record: dict[str, Any] = {"row": run.row, "seed": run.seed}
     if run.outside is None:
-        result["greedy"] = json.loads(run.greedy.read_text(encoding="utf-8"))["scores"]
-    temporary = run.result.with_suffix(".writing")
-    temporary.write_text(json.dumps(result, indent=1), encoding="utf-8")
-    temporary.replace(run.result)
+        record |= {"taught_by": run.teacher and run.teacher.name, "settings": settings_of(run.config())}
+        record |= {**counts_of_training(run.folder), "threads": threads}
+        record["greedy"] = json.loads(run.greedy.read_text(encoding="utf-8"))["scores"]
+    else:
+        record["finished"] = time.strftime("%Y-%m-%d")
+    record |= {"evaluation": evaluation, "sentences": counts_of_sentences(source, run.translations, reference)}
+    write_record(run.record, record)
     for report in (run.report, run.greedy):
         report.unlink(missing_ok=True)
     return None
@@ -315,42 +355,3 @@ def _logged(folder: Path, commands: list[list[str]], threads: int) -> str | None
             if code := run_command(command, out, threads=threads):
                 return f"`capsnmt {command[0]}` ended with {code}; see {log}"
     return None
-
-
-def _counts(run: Run) -> dict[str, Any]:
-    """What the training itself says: validation, speed, time, parameters, routing. Nothing of an outside system."""
-    if run.outside is not None:
-        return {"row": run.row, "seed": run.seed, "finished": time.strftime("%Y-%m-%d")}
-    records = list(read_metrics(run.folder))
-    best = min((r for r in records if r["kind"] == "valid"), key=lambda r: r["loss"], default={})
-    train = [r for r in records if r["kind"] == "train"]
-    newest = max((run.folder / "checkpoints").glob("step-*/state.json"))
-    tokens = json.loads(newest.read_text(encoding="utf-8"))["target_tokens"]
-    speeds = sorted(r["tokens_per_s"] for r in train)
-    routing = [r for r in records if r["kind"] == "routing"]
-    return {
-        "row": run.row,
-        "seed": run.seed,
-        "steps": train[-1]["step"] if train else 0,
-        "parameters": count_parameters(run.folder / WEIGHTS),
-        "valid": {key: best.get(key) for key in ("loss", "perplexity", "bleu", "chrf")},
-        "tokens_per_s": speeds[len(speeds) // 2] if speeds else None,
-        "minutes": tokens / speeds[len(speeds) // 2] / 60 if speeds else None,  # at that speed, without interruptions
-        "routing": routing[-1] if routing else None,
-        "finished": time.strftime("%Y-%m-%d"),
-    }
-
-
-def read_metrics(folder: Path) -> Iterator[dict[str, Any]]:
-    """The records of a run."""
-    with (folder / METRICS).open(encoding="utf-8") as file:
-        for line in file:
-            yield json.loads(line)
-
-
-def count_parameters(weights: Path) -> int:
-    """Numbers in a safetensors file, tied ones once."""
-    from safetensors import safe_open
-
-    with safe_open(weights, framework="numpy") as file:
-        return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118

@@ -127,6 +127,10 @@ def reproduce(
     suite: Annotated[Path, typer.Argument(help="A suite, such as suites/routing-multi30k-en-de.yaml.")],
     data: Data = None,
     jobs: Annotated[int, typer.Option(min=1, help="Trainings side by side; each has its share of the cores.")] = 1,
+    rows: Annotated[str, typer.Option(help="Train only these, as in capsule,simple; the report has all.")] = "",
+    train: Annotated[
+        bool, typer.Option("--train/--no-train", help="Or only write the report of what is finished.")
+    ] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
     devices: Annotated[
         str | None, typer.Option(help="With --dry-run: say also what it costs on them, as in 8xM40 or 2xcpu.")
@@ -146,7 +150,11 @@ def reproduce(
         for line in costs:
             typer.echo(line)
         return
-    typer.echo(verbs.reproduce(suite, data=data, jobs=jobs, say=lambda text: typer.echo(text, err=True)))
+    only = [row for row in rows.split(",") if row]
+    folder = verbs.reproduce(
+        suite, data=data, jobs=jobs, only=only, train=train, say=lambda text: typer.echo(text, err=True)
+    )
+    typer.echo(folder)
 
 
 def bench(context: typer.Context) -> None:

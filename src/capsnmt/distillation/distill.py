@@ -16,13 +16,13 @@ from filelock import FileLock, Timeout
 
 from capsnmt.config import LanguagesConfig
 from capsnmt.data.corpus import read_lines
+from capsnmt.distillation import MANIFEST
 from capsnmt.distillation.choosing import CHOICES, KEPT, Filters
 from capsnmt.distillation.journal import Shard, TranslationJournal, joined
 from capsnmt.distillation.teachers import Teacher
 from capsnmt.errors import CapsNMTError
 from capsnmt.runtime.manifest import sha256_of_file
 
-MANIFEST = "manifest.json"
 Report = Callable[[int, int, float], None]  # lines done, lines in all, lines a second
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest, Result
 
@@ -77,26 +78,33 @@ class Gain:
     p_value: float  # of so large a difference by chance, two-sided
 
 
+def sentence_counts(outputs: Sequence[str], references: Sequence[str]) -> npt.NDArray[np.int64]:
+    """What BLEU is computed from, (sentences, 6): n-grams that match (n = 1 … 4), words of output and of reference."""
+    require_equal_counts({"outputs": outputs, "references": references})
+    metric = BLEU(tokenize="13a", effective_order=True)  # of single sentences only the counts are read
+    scores = [metric.sentence_score(output, [reference]) for output, reference in zip(outputs, references, strict=True)]
+    return np.array([[*score.counts, score.sys_len, score.ref_len] for score in scores], dtype=np.int64)
+
+
 def paired_gain(
-    references: Sequence[str],
-    systems: Sequence[Sequence[str]],
-    baselines: Sequence[Sequence[str]],
+    systems: Sequence[npt.NDArray[np.int64]],
+    baselines: Sequence[npt.NDArray[np.int64]],
     *,
     num_samples: int = 1000,
 ) -> Gain:
-    """Paired bootstrap of the mean of BLEU(system) - BLEU(baseline) over pairs of outputs, one pair a seed.
+    """Paired bootstrap of the mean of BLEU(system) - BLEU(baseline) over pairs of `sentence_counts`, one pair a seed.
 
     A sample draws sentences once, for every seed alike: three seeds are three views of one test set, not a test set of
     three times the size.
     """
-    require_equal_counts({"references": references, **{f"output {n}": o for n, o in enumerate([*systems, *baselines])}})
-    drawn = np.random.default_rng(12345).multinomial(
-        len(references), np.full(len(references), 1.0 / len(references)), size=num_samples
-    )
-    times = np.vstack([np.ones((1, len(references)), dtype=drawn.dtype), drawn])  # the whole test set, then the samples
+    number = len(systems[0])
+    if faulty := [len(counts) for counts in [*systems, *baselines] if len(counts) != number]:
+        raise CapsNMTError(f"cannot compare outputs of {number} and {faulty[0]} sentences: are they of one test set?")
+    drawn = np.random.default_rng(12345).multinomial(number, np.full(number, 1.0 / number), size=num_samples)
+    times = np.vstack([np.ones((1, number), dtype=drawn.dtype), drawn])  # the whole test set, then the samples
     differences = np.mean(
         [
-            _resampled_bleu(references, system, times) - _resampled_bleu(references, baseline, times)
+            _resampled_bleu(system, times) - _resampled_bleu(baseline, times)
             for system, baseline in zip(systems, baselines, strict=True)
         ],
         axis=0,
@@ -108,18 +116,15 @@ def paired_gain(
     return Gain(float(found), (float(low), float(high)), (as_large + 1) / (num_samples + 1))
 
 
-def _resampled_bleu(references: Sequence[str], outputs: Sequence[str], times: np.ndarray) -> np.ndarray:
+def _resampled_bleu(counts: npt.NDArray[np.int64], times: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     """BLEU of every row of `times` (samples, sentences), which says how often each sentence occurs in it."""
-    metric = BLEU(tokenize="13a", effective_order=True)  # of single sentences only the counts are read
-    scores = [metric.sentence_score(output, [reference]) for output, reference in zip(outputs, references, strict=True)]
-    counts = np.array([[*score.counts, *score.totals, score.sys_len, score.ref_len] for score in scores])
-    sums = times @ counts  # (samples, 2 orders + 2)
-    order = len(scores[0].counts)
-    return np.array(
-        [
-            BLEU.compute_bleu(
-                row[:order].tolist(), row[order : 2 * order].tolist(), int(row[-2]), int(row[-1]), smooth_method="exp"
-            ).score
-            for row in sums
-        ]
-    )
+    order = counts.shape[1] - 2
+    words = counts[:, order]
+    totals = np.stack([np.maximum(words - n, 0) for n in range(order)], axis=1)  # n-grams of so many words
+    sums = times @ np.hstack([counts, totals])  # (samples, 2 orders + 2)
+    scores = []
+    for row in sums.tolist():
+        matches, (output_words, reference_words), ngrams = row[:order], row[order : order + 2], row[order + 2 :]
+        found = BLEU.compute_bleu(matches, ngrams, output_words, reference_words, smooth_method="exp")
+        scores.append(found.score)
+    return np.array(scores)

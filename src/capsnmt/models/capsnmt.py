@@ -24,7 +24,7 @@ from capsnmt.models.layers import (
     feed_forward,
     sinusoidal_positions,
 )
-from capsnmt.models.routing import Routed, dot_product_score, route, squash, unit
+from capsnmt.models.routing import Routed, dot_product_score, mean_of, places, route, squash, unit, windows
 
 
 class CapsNMTConfig(StrictModel):
@@ -42,12 +42,14 @@ class CapsNMTConfig(StrictModel):
     scaled_scores: bool = True  # Deviation: see CapsuleLayer.score
     score_scale: float = Field(1.0, gt=0.0)  # Deviation: times the scores; more is sharper
     capsule_norm: bool = True  # layer norm follows the capsule layer as every other sub-layer
+    capsule_residual: bool = False  # Deviation: and a residual connection stands around it; see CapsuleLayer.forward
     transform: Literal["per_parent", "low_rank", "shared"] = "per_parent"  # Deviation: W_j of Eq. 8
     rank: int = Field(64, ge=1)  # of a low-rank W_j
     nonlinearity: Literal["squash", "unit", "none"] = "squash"  # Deviation: instead of Eq. 10
     mean_of_children: bool = False  # Deviation: Eq. 7 divided by the sum of its coefficients
     balanced: bool = False  # Deviation: see routing.assign
-    position_prior: bool = False  # Deviation: b^0 depends on where a child stands
+    position_prior: bool = False  # Deviation: b^0 is learnt from where a child stands
+    windows: float = Field(0.0, ge=0.0)  # Deviation: b^0 favours the parent whose part of the sentence a child is in
     detach_agreement: bool = False  # Deviation: no gradient flows through the scores
     agreement: bool = True  # Deviation: off is a control, T = 1 with the weights of all T iterations
     attention: Literal["none", "capsules", "states"] = "none"  # Deviation: what the decoder attends over, if anything
@@ -102,7 +104,9 @@ class CapsuleLayer(nn.Module):
         b = h.new_zeros(*h.shape[:2], M, dtype=torch.float32)  # b^0_ij = 0: (batch, src_len, M)
         if self.prior is not None:
             b = b + self.prior(relative_positions(mask, h.size(2)))
-        parent_positions = None
+        if config.windows:
+            b = b + config.windows * windows(mask, M)
+        parent_positions, plain_h = None, h
         if config.position_aware:
             h = h + sinusoidal_positions(h.size(1), h.size(2), device=h.device)
             parent_positions = sinusoidal_positions(M, h.size(2), device=h.device)
@@ -120,18 +124,20 @@ class CapsuleLayer(nn.Module):
             balanced=config.balanced,
             detach=config.detach_agreement,
         )
-        return Routed(self.norm(routed.capsules), routed.coefficients)
+        c = routed.capsules
+        if config.capsule_residual:
+            # The residual is the mean of the children that a parent took; they have norm √d, squashed capsules < 1.
+            c = c * (math.sqrt(h.size(2)) if config.nonlinearity != "none" else 1.0)
+            c = c + mean_of(plain_h, routed.coefficients[-1])
+        return Routed(self.norm(c), routed.coefficients)
 
     def compose(self, h: Tensor, t: int) -> Tensor:
-        """Eq. 8: f(h_i, θ_j^t) = ReLU(h_i W_j^t), (batch, src_len, M, dim)."""
+        """Eq. 8: f(h_i, θ_j^t) = ReLU(h_i W_j^t), (batch, src_len, M, dim), or M = 1 of a W that all parents share."""
         theta = min(t, len(self.W) - 1)
         if self.config.transform == "low_rank":
             low = (h @ self.V[theta]).view(*h.shape[:2], self.num_parents, -1)  # (batch, src_len, M, rank)
             return torch.einsum("bimr,mrd->bimd", low, self.W[theta]).relu()
-        f = (h @ self.W[theta]).relu()
-        if self.config.transform == "shared":
-            return f[:, :, None].expand(-1, -1, self.num_parents, -1)
-        return f.view(*h.shape[:2], self.num_parents, -1)
+        return (h @ self.W[theta]).relu().view(*h.shape[:2], -1, h.size(2))
 
     def compose_all(self, h: Tensor) -> Tensor:
         """Without agreement there is one iteration, which has what all of them have to compose with."""
@@ -153,7 +159,7 @@ class CapsuleLayer(nn.Module):
 
 def relative_positions(mask: Tensor, width: int) -> Tensor:
     """Sinusoids of where each token stands in its own sentence, from 0 to 100 → (batch, src_len, dim)."""
-    place = (mask.cumsum(dim=1) - 1) / (mask.sum(dim=1, keepdim=True) - 1).clamp(min=1) * 100.0  # (batch, src_len)
+    place = places(mask) * 100.0  # (batch, src_len)
     frequencies = torch.exp(torch.arange(0, width, 2, device=mask.device) * (-math.log(10_000.0) / width))
     angles = place[..., None] * frequencies
     return torch.cat([angles.sin(), angles.cos()], dim=-1)

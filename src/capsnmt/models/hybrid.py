@@ -54,12 +54,14 @@ def capsule_settings(config: HybridConfig) -> CapsNMTConfig:
         scaled_scores=True,
         score_scale=1.0,
         capsule_norm=True,
+        capsule_residual=False,
         transform="per_parent",
         rank=64,  # of transform="low_rank"
         nonlinearity="squash",
         mean_of_children=False,
         balanced=False,
         position_prior=False,
+        windows=0.0,
         detach_agreement=False,
         agreement=True,
     )

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from capsnmt.config import StrictModel
 from capsnmt.models.contract import Memory, State, TranslationModel
 from capsnmt.models.layers import BiLSTMEncoder, LSTMDecoder, Tying, build_embeddings, sinusoidal_positions
+from capsnmt.models.routing import gather_children, mean_of, windows
 
 
 class AttentionPoolingConfig(StrictModel):
@@ -27,6 +28,9 @@ class AttentionPoolingConfig(StrictModel):
     decoder_layers: int = Field(3, ge=1)
     num_queries: int = Field(6, ge=1)  # M
     position_aware: bool = True  # positions are added to the children, as in CapsNMT
+    transform: Literal["per_parent", "shared"] = "per_parent"  # W_j, or one W for all queries; see CapsNMT
+    windows: float = Field(0.0, ge=0.0)  # what the same switch gives to CapsNMT
+    residual: bool = False  # what capsule_residual gives to CapsNMT
     attention: Literal["none", "vectors"] = "none"  # the decoder also attends over the M vectors
     num_heads: int = Field(4, ge=1)  # of that attention
     dropout: float = Field(0.3, ge=0.0, lt=1.0)
@@ -46,7 +50,7 @@ class AttentionPooling(TranslationModel):
         self.encoder = BiLSTMEncoder(width=d, num_layers=config.encoder_layers, dropout=config.dropout)
         self.key = nn.Linear(d, d)
         self.queries = nn.Parameter(torch.randn(M, d))
-        self.W = nn.Parameter(torch.randn(d, M * d) * math.sqrt(2.0 / d))
+        self.W = nn.Parameter(torch.randn(d, d if config.transform == "shared" else M * d) * math.sqrt(2.0 / d))
         self.norm = nn.LayerNorm(d)
         self.W_c = nn.Linear(M * d, d, bias=False)
         self.decoder = LSTMDecoder(
@@ -59,12 +63,16 @@ class AttentionPooling(TranslationModel):
 
     def pool(self, h: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Children h (batch, src_len, dim) → M vectors (batch, M, dim) and the weights (batch, src_len, M)."""
+        plain_h = h
         if self.config.position_aware:
             h = h + sinusoidal_positions(h.size(1), h.size(2), device=h.device)
         scores = self.key(h) @ self.queries.T / math.sqrt(h.size(2))  # (batch, src_len, M)
+        if self.config.windows:
+            scores = scores + self.config.windows * windows(mask, len(self.queries))
         alpha = scores.masked_fill(~mask[..., None], -torch.inf).softmax(dim=1)  # over the children
-        f = (h @ self.W).relu().view(*h.shape[:2], len(self.queries), -1)  # (batch, src_len, M, dim)
-        return self.norm(torch.einsum("bim,bimd->bmd", alpha, f)), alpha
+        f = (h @ self.W).relu().view(*h.shape[:2], -1, h.size(2))  # (batch, src_len, M or 1, dim)
+        C = gather_children(alpha, f)
+        return self.norm(C + mean_of(plain_h, alpha) if self.config.residual else C), alpha
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Memory:
         """One vector W_c C a sentence, (batch, dim), and what the decoder attends over."""

@@ -35,9 +35,20 @@ def assign(b: Tensor, real: Tensor, *, balanced: bool = False) -> Tensor:
     """
     alpha = torch.softmax(b, dim=-1) * real  # (batch, src_len, M)
     if balanced:
-        share = alpha.mean(dim=1, keepdim=True)  # (batch, 1, M); padding scales all parents alike
+        share = alpha.sum(dim=1, keepdim=True) / real.sum(dim=1, keepdim=True)  # (batch, 1, M)
         alpha = torch.softmax(b - (share + 1e-6).log(), dim=-1) * real
     return alpha
+
+
+def places(mask: Tensor) -> Tensor:
+    """Where each token stands in its own sentence, from 0 to 1: (batch, src_len)."""
+    return (mask.cumsum(dim=1) - 1) / (mask.sum(dim=1, keepdim=True) - 1).clamp(min=1)
+
+
+def windows(mask: Tensor, num_parents: int) -> Tensor:
+    """Logits by place alone, (batch, src_len, M): parent j stands at j/(M-1) of the sentence, a window away costs 1."""
+    parents = torch.arange(num_parents, device=mask.device)
+    return -(places(mask)[..., None] * (num_parents - 1) - parents).square()
 
 
 def route(
@@ -55,15 +66,16 @@ def route(
 ) -> Routed:
     """Algorithm 1: children i (batch, src_len) are routed to M parents j in T iterations from the logits b^0.
 
-    compose(t) gives f(h_i, θ_j^t), (batch, src_len, M, dim); score(c, f) gives the agreement that is added to b_ij,
-    (batch, src_len, M). Padding sends nothing. Nothing reads the update of b after the last iteration: it is skipped.
+    compose(t) gives f(h_i, θ_j^t), (batch, src_len, M, dim), or (batch, src_len, 1, dim) if it is the same for every
+    parent; score(c, f) gives the agreement that is added to b_ij, (batch, src_len, M). Padding sends nothing. Nothing
+    reads the update of b after the last iteration: it is skipped.
     """
     real = mask[..., None].float()  # (batch, src_len, 1)
     coefficients = []
     for t in range(num_iterations):
         alpha = assign(b, real, balanced=balanced)  # Eq. 11
         f = compose(t)  # Eq. 8: (batch, src_len, M, dim)
-        v = torch.einsum("bim,bimd->bmd", alpha.to(f.dtype), f)  # Eq. 7 and 9
+        v = gather_children(alpha.to(f.dtype), f)  # Eq. 7 and 9
         if mean:
             v = v / (alpha.sum(dim=1)[..., None].to(f.dtype) + 1e-6)
         if parent_positions is not None:  # position-aware routing: (M, dim)
@@ -76,6 +88,21 @@ def route(
     return Routed(c, coefficients)
 
 
+def gather_children(alpha: Tensor, f: Tensor) -> Tensor:
+    """v_j = Σ_i α_ij f_ij: (batch, src_len, M), (batch, src_len, M or 1, dim) → (batch, M, dim)."""
+    if f.size(2) == 1:
+        return alpha.transpose(1, 2) @ f[:, :, 0]  # one product a sentence instead of M
+    return torch.einsum("bim,bimd->bmd", alpha, f)
+
+
+def mean_of(h: Tensor, alpha: Tensor) -> Tensor:
+    """Σ_i α_ij h_i / Σ_i α_ij: (batch, src_len, dim), (batch, src_len, M) → (batch, M, dim)."""
+    weights = alpha.to(h.dtype).transpose(1, 2)  # (batch, M, src_len)
+    return weights @ h / (weights.sum(dim=2, keepdim=True) + 1e-6)
+
+
 def dot_product_score(c: Tensor, f: Tensor) -> Tensor:
-    """Eq. 12's agreement c_j · f(h_i, θ_j): (batch, M, dim), (batch, src_len, M, dim) → (batch, src_len, M)."""
+    """Eq. 12's agreement c_j · f(h_i, θ_j): (batch, M, dim), (batch, src_len, M or 1, dim) → (batch, src_len, M)."""
+    if f.size(2) == 1:
+        return f[:, :, 0] @ c.transpose(1, 2)
     return torch.einsum("bmd,bimd->bim", c, f)

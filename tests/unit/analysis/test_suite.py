@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 
 import pytest
 import yaml
 
 from capsnmt.analysis.evidence import Evidence
-from capsnmt.analysis.reproduction import plan_of, write_report
+from capsnmt.analysis.records import counts_of_sentences, curve, read_record, settings_of, write_record
+from capsnmt.analysis.reproduction import plan_of, reproduce, write_report
 from capsnmt.analysis.results import Spread, collect, compare
 from capsnmt.analysis.sections import SECTIONS
 from capsnmt.analysis.suite import SectionConfig, read_suite, run_suite, runs_of
@@ -50,7 +51,7 @@ def test_a_sweep_is_its_own_rows_and_not_those_of_a_like_name(tmp_path):
     suite = suite_of(tmp_path, rows=rows, seeds=[1])
     section = SectionConfig(kind="table", title="", rows=["caps"])
     runs = runs_of(suite)
-    write_results(runs, tmp_path, {run.name: 20.0 for run in runs})
+    write_records(runs, {run.name: 20.0 for run in runs})
     found = Evidence(suite, runs, None, lambda *_: []).rows(section)
     assert list(found) == ["caps-1", "caps-2"]
 
@@ -64,14 +65,16 @@ def test_an_unknown_key_is_an_error_before_anything_runs(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def write_results(runs, tmp_path, scores):
-    """Results as a run leaves them, with these BLEU scores by name."""
+def write_records(runs, scores):
+    """Records as a run leaves them, with these BLEU scores by name."""
     for run in runs:
-        run.folder.parent.mkdir(parents=True, exist_ok=True)
-        values = [{"name": "BLEU", "value": scores[run.name]}, {"name": "chrF2", "value": 50.0}]
-        result = {
+        values = [{"name": "BLEU", "value": scores[run.name]}]
+        values += [{"name": name, "value": 50.0} for name in ("chrF2", "paper BLEU", "paper BLEU (lower-cased)")]
+        record = {
             "row": run.row,
             "seed": run.seed,
+            "taught_by": run.teacher and run.teacher.name,
+            "settings": settings_of(run.config()),
             "steps": 10,
             "parameters": 1_500_000,
             "valid": {"perplexity": 10.0 + run.seed},
@@ -80,12 +83,12 @@ def write_results(runs, tmp_path, scores):
             "evaluation": {"scores": values},
             "greedy": [{"name": "BLEU", "value": scores[run.name] - 1.0}],
         }
-        run.result.write_text(json.dumps(result), encoding="utf-8")
+        write_record(run.record, record)
 
 
 def test_tables_have_mean_and_deviation_over_seeds(tmp_path):
     runs = runs_of(suite_of(tmp_path))
-    write_results(runs, tmp_path, {"plain-s1": 20.0, "plain-s2": 22.0, "wide-s7": 30.0})
+    write_records(runs, {"plain-s1": 20.0, "plain-s2": 22.0, "wide-s7": 30.0})
     results = collect(runs)
     assert str(results["plain"].spread("BLEU")) == "21.00 ± 1.41"
     assert str(results["wide"].spread("BLEU")) == "30.00"
@@ -105,39 +108,45 @@ def compared(tmp_path):
     def make(**rows):
         suite = suite_of(tmp_path, rows=rows, set={"data.test": test, "data.root": str(data)})
         runs = runs_of(suite)
-        write_results(runs, tmp_path, {run.name: 40.0 if run.row.startswith("bad") else 90.0 for run in runs})
+        write_records(runs, {run.name: 40.0 if run.row.startswith("bad") else 90.0 for run in runs})
         for run in runs:
             lines = references
             if run.row.startswith("bad"):
                 lines = [line.replace("guten", "b") if i % 4 == 0 else line for i, line in enumerate(references)]
+            run.folder.parent.mkdir(exist_ok=True)
             run.translations.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-        return suite, runs
+            config = run.config().data
+            reference = data / config.test.target
+            sentences = counts_of_sentences(data / "test.en", run.translations, reference)
+            write_record(run.record, {**read_record(run.record), "sentences": sentences})
+        return suite, collect(runs)
 
     return make
 
 
 def test_rows_are_compared_on_the_seeds_that_both_have(compared):
     rows = {"good": {"recipe": RECIPE}, "bad": {"recipe": RECIPE}, "lonely": {"recipe": RECIPE, "seeds": [9]}}
-    _, runs = compared(**rows)
-    found = compare("good", "bad", runs, num_samples=200)
+    _, found_rows = compared(**rows)
+    found = compare(found_rows["good"], found_rows["bad"], num_samples=200)
     assert found.num_seeds == 2
     assert 0 < found.gain.confidence[0] < found.gain.mean < found.gain.confidence[1]
     assert found.gain.p_value < 0.05
-    assert compare("good", "lonely", runs) is None
+    assert compare(found_rows["good"], found_rows["lonely"]) is None
 
 
 def test_rows_are_compared_on_sentences_of_some_length(compared):
-    _, runs = compared(good={"recipe": RECIPE}, bad={"recipe": RECIPE})
-    assert compare("good", "bad", runs, longer_than=37, num_samples=50).gain.mean == 0.0  # the last two are good
-    assert compare("good", "bad", runs, longer_than=36, num_samples=50).gain.mean > 0.0
-    assert compare("good", "bad", runs, longer_than=40, num_samples=50) is None
+    _, rows = compared(good={"recipe": RECIPE}, bad={"recipe": RECIPE})
+    good, bad = rows["good"], rows["bad"]
+    assert compare(good, bad, longer_than=37, num_samples=50).gain.mean == 0.0  # the last two are good
+    assert compare(good, bad, longer_than=36, num_samples=50).gain.mean > 0.0
+    assert compare(good, bad, longer_than=40, num_samples=50) is None
 
 
 def test_rows_with_references_of_their_own_are_not_compared(compared, tmp_path):
     tokenised = {"data.test": {"source": "test.en", "target": "test.tok.de", "tsv": None}}
-    (tmp_path / "test.tok.de").touch()
-    _, runs = compared(good={"recipe": RECIPE}, bad={"recipe": RECIPE, "set": tokenised})
-    assert compare("good", "bad", runs) is None
+    (tmp_path / "data" / "test.tok.de").write_text("das ist ein anderer Satz\n" * 40, encoding="utf-8")
+    _, rows = compared(good={"recipe": RECIPE}, bad={"recipe": RECIPE, "set": tokenised})
+    assert compare(rows["good"], rows["bad"]) is None
 
 
 def test_students_are_shown_beside_themselves_and_their_teacher(compared):
@@ -146,9 +155,9 @@ def test_students_are_shown_beside_themselves_and_their_teacher(compared):
         "bad": {"recipe": RECIPE, "set": {"model.width": 64}, "seeds": [1]},
         "student": {"recipe": RECIPE, "set": {"model.width": 64}, "seeds": [1], "distilled_from": "teacher"},
     }
-    suite, runs = compared(**rows)
+    suite, _ = compared(**rows)
     section = SectionConfig(kind="distillation", title="", rows=["student"])
-    table = next(SECTIONS["distillation"](section, Evidence(suite, runs, None, lambda *_: [])))
+    table = next(SECTIONS["distillation"](section, Evidence(suite, runs_of(suite), None, lambda *_: [])))
     greedy, beam = table.rows
     assert greedy[:4] == ["student", "1", "39.00", "89.00"]
     assert (greedy[4], *greedy[5:]) == ("+50.00", "89.00", "100.0", "100.0")
@@ -168,7 +177,7 @@ def test_an_outside_system_is_a_row_that_is_not_trained(tmp_path):
     runs = runs_of(suite)
     assert [run.name for run in runs] == ["buck-s1"]  # more seeds would be the same translations
     assert not runs[0].folder.exists()
-    evaluation = json.loads(runs[0].result.read_text(encoding="utf-8"))["evaluation"]
+    evaluation = read_record(runs[0].record)["evaluation"]
     assert (evaluation["system"], evaluation["origin"]) == ("buck", "their submission to WMT14")
     assert all(score["signature"] for score in evaluation["scores"])
     assert plan_of(suite) == [{"run": "buck-s1", "updates": 0, "tokens": 0, "done": True}]
@@ -176,6 +185,49 @@ def test_an_outside_system_is_a_row_that_is_not_trained(tmp_path):
     assert "| buck | – | – | – | – | 100.00 [100.0, 100.0] | – | 100.00 | 100.00 | 100.00 | – | – |" in report
     assert "buck was not trained here: their submission to WMT14." in report
     assert "capsnmt train" not in report
+
+
+def test_what_is_kept_is_reported_without_models_and_without_their_corpus(compared, tmp_path):
+    suite, _ = compared(good={"recipe": RECIPE}, bad={"recipe": RECIPE})
+    kept = suite.model_copy(update={"kept": str(tmp_path / "docs")})
+    assert kept.records_folder == tmp_path / "docs" / "records" / "runs"
+    for run, record in zip(runs_of(kept), [read_record(run.record) for run in runs_of(suite)], strict=True):
+        write_record(run.record, record)
+    shutil.rmtree(tmp_path / "runs")
+    shutil.rmtree(tmp_path / "data")
+    told = []
+    folder = reproduce(kept, lambda *_: [], say=told.append)
+    assert told == ["two rows: 4 runs, 4 of them done, 0 to do"]
+    assert folder == tmp_path / "docs" / "suite"
+    report = (folder / "report.md").read_text(encoding="utf-8")
+    assert "| good | 2 | 10 | 1.50M | 11.50 ± 0.71 | 90.00 ± 0.00 |" in report
+
+
+def test_a_record_of_other_settings_is_refused_and_one_without_a_new_default_is_not(tmp_path):
+    suite = suite_of(tmp_path, rows={"plain": {"recipe": RECIPE}}, seeds=[1])
+    (run,) = runs_of(suite)
+    write_records([run], {"plain-s1": 20.0})
+    record = read_record(run.record)
+    del record["settings"]["model"]["score_scale"]  # as if it had come after the record
+    write_record(run.record, {**record, "settings": {**record["settings"], "output": "elsewhere"}})
+    reproduce(suite, lambda *_: [], say=lambda text: None)
+    other = suite.model_copy(update={"set": {"training.steps": 10, "training.label_smoothing": 0.3}})
+    for train in (True, False):
+        with pytest.raises(CapsNMTError, match=r"training.label_smoothing: 0.1 -> 0.3"):
+            reproduce(other, lambda *_: [], train=train, say=lambda text: None)
+
+
+def test_values_are_logged_once_by_name_and_found_again(tmp_path):
+    logged = {"valid": {"step": [5, 10, 15], "bleu": [None, 1.23456789, 2.0]}}
+    write_record(tmp_path / "x.json", {"training": logged})
+    record = read_record(tmp_path / "x.json")
+    assert curve(record, "valid", "bleu") == [(10, 1.23457), (15, 2.0)]
+    assert curve(record, "routing", "used") == []
+
+
+def test_only_rows_that_exist_can_be_chosen(tmp_path):
+    with pytest.raises(CapsNMTError, match=r"--rows narrow: no row of the suite; plain, wide"):
+        reproduce(suite_of(tmp_path), lambda *_: [], only=["narrow"], say=lambda text: None)
 
 
 def test_translations_without_an_origin_are_refused(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 
 from capsnmt.errors import CapsNMTError
 from capsnmt.evaluation.metrics import bleu, chrf
-from capsnmt.evaluation.significance import paired_bootstrap, paired_gain
+from capsnmt.evaluation.significance import paired_bootstrap, paired_gain, sentence_counts
 
 REFERENCES = [f"sentence number {i} has exactly {i + 3} words of interest in it ." for i in range(40)]
 BAD = [
@@ -61,20 +61,36 @@ def test_faults_are_named():
         paired_bootstrap(REFERENCES, BAD, {"good": REFERENCES}, num_samples=0)
 
 
+def counted(*systems):
+    return [sentence_counts(lines, REFERENCES) for lines in systems]
+
+
 def test_a_gain_is_the_mean_difference_of_bleu():
-    found = paired_gain(REFERENCES, [REFERENCES, NEARLY_BAD], [BAD, BAD], num_samples=50)
+    found = paired_gain(counted(REFERENCES, NEARLY_BAD), counted(BAD, BAD), num_samples=50)
     scores = [bleu(lines, REFERENCES, num_bootstrap=0).value for lines in (REFERENCES, NEARLY_BAD, BAD)]
     assert found.mean == pytest.approx((scores[0] + scores[1]) / 2 - scores[2])
 
 
+def test_counts_say_what_bleu_says_of_short_and_empty_lines_too():
+    outputs = ["one", "", "three words here", "a b c d e f g h"]
+    references = ["one two", "nothing", "three words there", "a b c d e f h g"]
+    found = paired_gain([sentence_counts(outputs, references)], [sentence_counts([""] * 4, references)], num_samples=2)
+    assert found.mean == pytest.approx(bleu(outputs, references, num_bootstrap=0).value)
+
+
 def test_a_seed_that_says_nothing_new_makes_nothing_more_significant():
-    once, thrice = (paired_gain(REFERENCES, [NEARLY_BAD] * n, [BAD] * n, num_samples=200) for n in (1, 3))
+    once, thrice = (paired_gain(counted(NEARLY_BAD) * n, counted(BAD) * n, num_samples=200) for n in (1, 3))
     assert thrice.p_value == once.p_value
     assert thrice.confidence == pytest.approx(once.confidence)
 
 
 def test_a_gain_by_luck_is_not_significant_and_a_clear_one_is():
-    assert paired_gain(REFERENCES, [NEARLY_BAD], [BAD], num_samples=200).p_value > 0.05
-    assert paired_gain(REFERENCES, [REFERENCES], [BAD], num_samples=200).p_value < 0.05
-    same = paired_gain(REFERENCES, [BAD], [BAD], num_samples=200)
+    assert paired_gain(counted(NEARLY_BAD), counted(BAD), num_samples=200).p_value > 0.05
+    assert paired_gain(counted(REFERENCES), counted(BAD), num_samples=200).p_value < 0.05
+    same = paired_gain(counted(BAD), counted(BAD), num_samples=200)
     assert (same.mean, same.confidence, same.p_value) == (0.0, (0.0, 0.0), 1.0)
+
+
+def test_outputs_of_other_test_sets_are_not_compared():
+    with pytest.raises(CapsNMTError, match="40 and 39 sentences"):
+        paired_gain(counted(BAD), [sentence_counts(BAD[1:], REFERENCES[1:])])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from capsnmt.models.capsnmt import CapsNMT, CapsNMTConfig, CapsuleLayer
-from capsnmt.models.routing import dot_product_score, route, squash
+from capsnmt.models.routing import dot_product_score, route, squash, windows
 
 SWITCHES = ("position_aware", "share_iteration_weights", "separable_scoring", "scaled_scores", "capsule_norm")
 
@@ -282,6 +282,55 @@ def test_a_larger_score_scale_multiplies_the_first_agreement(switches):
     plain, scaled = (make_layer(score_scale=scale, **switches)(h, mask).coefficients[1] for scale in (1.0, 3.0))
     logits, tripled = (alpha[mask].log() - alpha[mask].log().mean(dim=-1, keepdim=True) for alpha in (plain, scaled))
     torch.testing.assert_close(tripled, 3.0 * logits, atol=1e-4, rtol=1e-4)
+
+
+def test_windows_give_each_part_of_a_sentence_its_own_parent():
+    mask = torch.tensor([[True] * 9, [True] * 5 + [False] * 4, [True] + [False] * 8])
+    logits = windows(mask, 3)  # parents at the first, the middle and the last word
+    assert logits[0, [0, 4, 8]].argmax(dim=-1).tolist() == [0, 1, 2]
+    assert logits[1, [0, 2, 4]].argmax(dim=-1).tolist() == [0, 1, 2], "by place in the row's own sentence"
+    assert logits[0, [0, 4, 8], [0, 1, 2]].tolist() == [0.0, 0.0, 0.0]
+    assert logits[0, 0].tolist() == [0.0, -1.0, -4.0]
+    assert logits[2, 0].tolist() == [0.0, -1.0, -4.0], "one word is the first"
+
+
+def test_routing_begins_from_windows():
+    config = CapsNMTConfig(width=8, num_capsules=(3,), windows=2.0)
+    torch.manual_seed(0)
+    mask = torch.ones(1, 9, dtype=torch.bool)
+    alpha = CapsuleLayer(config, 3)(torch.randn(1, 9, 8), mask).coefficients[0]
+    assert torch.allclose(alpha, (2.0 * windows(mask, 3)).softmax(dim=-1))
+
+
+@pytest.mark.parametrize("separable", [True, False])
+def test_a_shared_transform_is_the_same_for_every_parent(separable):
+    torch.manual_seed(0)
+    settings = {"width": 8, "separable_scoring": separable, "windows": 1.0}
+    shared = CapsuleLayer(CapsNMTConfig(transform="shared", **settings), 3)
+    copied = CapsuleLayer(CapsNMTConfig(**settings), 3)
+    copied.load_state_dict({**shared.state_dict(), "W": shared.W.repeat(1, 1, 3)})
+    h, mask = torch.randn(2, 6, 8), torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    ours, theirs = shared(h, mask), copied(h, mask)
+    assert torch.allclose(ours.capsules, theirs.capsules, atol=1e-5)
+    assert torch.allclose(ours.coefficients[-1], theirs.coefficients[-1], atol=1e-6)
+
+
+def test_the_residual_of_a_capsule_is_the_mean_of_its_children():
+    torch.manual_seed(0)
+    layer = CapsuleLayer(CapsNMTConfig(width=8, capsule_residual=True, capsule_norm=False), 3)
+    h, mask = torch.randn(2, 6, 8), torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    routed = layer(h, mask)
+    with torch.no_grad():
+        layer.W.zero_()  # then nothing but the parents' positions is squashed
+    bare = CapsuleLayer(CapsNMTConfig(width=8, capsule_norm=False), 3)
+    bare.load_state_dict(layer.state_dict())
+    again = layer(h, mask)
+    residual = again.capsules - math.sqrt(8) * bare(h, mask).capsules
+    for row, length in ((0, 6), (1, 4)):
+        alpha = again.coefficients[-1][row, :length]  # (length, M)
+        means = torch.stack([(alpha[:, j, None] * h[row, :length]).sum(dim=0) / alpha[:, j].sum() for j in range(3)])
+        assert torch.allclose(residual[row], means, atol=1e-5)
+    assert not torch.allclose(routed.capsules, again.capsules)
 
 
 def test_stacked_capsule_layers():

@@ -1,0 +1,131 @@
+"""What lasts of a finished run: one file from which reports are made, without its model and without its corpus.
+
+A record holds the settings it was made with, its scores, what was logged on the way, and of every test sentence the
+counts that BLEU is computed from, so that runs can be compared long after their models are gone. It holds no text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from capsnmt.config import RunConfig, changed_settings, parse
+from capsnmt.data.corpus import read_lines
+from capsnmt.errors import CapsNMTError
+from capsnmt.evaluation.significance import sentence_counts
+from capsnmt.folder import METRICS, WEIGHTS
+
+# Where things lie and how often something is printed changes no result.
+_FREE_KEYS = {"output", "data.root", "data.store", "training.keep_last", "training.log_every"}
+
+
+def write_record(path: Path, record: dict[str, Any]) -> None:
+    """Whole or not at all; a line for each of its parts, so that a changed run shows what changed."""
+    parts = (f"{json.dumps(key)}: {json.dumps(_rounded(value))}" for key, value in record.items())
+    temporary = path.with_suffix(".writing")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """What `write_record` wrote."""
+    return json.loads(path.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+
+def settings_of(config: RunConfig) -> dict[str, Any]:
+    """The whole recipe, the model's defaults spelt out: a default that changes later must not change a record."""
+    from capsnmt.models import parse_model_config  # brings torch
+
+    return {**config.model_dump(mode="json"), "model": parse_model_config(config.model).model_dump(mode="json")}
+
+
+def check_settings(path: Path, record: dict[str, Any], wanted: RunConfig) -> None:
+    """An error that names what differs, if the record is of another recipe than `wanted`."""
+    old = settings_of(parse(RunConfig, record["settings"], f"settings of {path}"))
+    changed = changed_settings(old, settings_of(wanted), free=_FREE_KEYS)
+    if changed:
+        raise CapsNMTError(
+            f"{path} is of a run with other settings:\n" + "\n".join(changed) + "\n"
+            "go back to them, or call the row otherwise, or delete the file and its model folder to train again"
+        )
+
+
+def counts_of_sentences(source: Path, translations: Path, reference: Path) -> dict[str, Any]:
+    """What BLEU is computed from, by sentence, and how long each source is in words."""
+    references = list(read_lines(reference))
+    return {
+        "references": hashlib.sha256("\n".join(references).encode()).hexdigest()[:16],
+        "source_words": [len(line.split()) for line in read_lines(source)],
+        "bleu": sentence_counts(list(read_lines(translations)), references).tolist(),
+    }
+
+
+def counts_of_training(folder: Path) -> dict[str, Any]:
+    """What a training itself says: validation, speed, time, parameters, routing, and its records by kind and value."""
+    records = list(_metrics(folder))
+    best = min((r for r in records if r["kind"] == "valid"), key=lambda r: r["loss"], default={})
+    train = [r for r in records if r["kind"] == "train"]
+    newest = max((folder / "checkpoints").glob("step-*/state.json"))
+    tokens = json.loads(newest.read_text(encoding="utf-8"))["target_tokens"]
+    speeds = sorted(r["tokens_per_s"] for r in train)
+    routing = [r for r in records if r["kind"] == "routing"]
+    return {
+        "steps": train[-1]["step"] if train else 0,
+        "parameters": count_parameters(folder / WEIGHTS),
+        "valid": {key: best.get(key) for key in ("loss", "perplexity", "bleu", "chrf")},
+        "tokens_per_s": speeds[len(speeds) // 2] if speeds else None,
+        "minutes": tokens / speeds[len(speeds) // 2] / 60 if speeds else None,  # at that speed, without interruptions
+        "routing": routing[-1] if routing else None,
+        "finished": time.strftime("%Y-%m-%d"),
+        "training": _by_kind(records),
+    }
+
+
+def curve(record: dict[str, Any], kind: str, name: str) -> list[tuple[int, float]]:
+    """Update and value of everything that was logged under a name, such as `perplexity` of `valid`."""
+    logged = record.get("training", {}).get(kind, {})
+    pairs = zip(logged.get("step", ()), logged.get(name, ()), strict=False)
+    return [(step, value) for step, value in pairs if value is not None]
+
+
+def _by_kind(records: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[Any]]]:
+    """Records of a kind become one list for each of their values: their names are written once."""
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        kinds.setdefault(record["kind"], []).append(record)
+    return {
+        kind: {
+            name: [record.get(name) for record in own]
+            for name in dict.fromkeys(key for record in own for key in record if key != "kind")
+        }
+        for kind, own in kinds.items()
+    }
+
+
+def _metrics(folder: Path) -> Iterator[dict[str, Any]]:
+    with (folder / METRICS).open(encoding="utf-8") as file:
+        for line in file:
+            yield json.loads(line)
+
+
+def count_parameters(weights: Path) -> int:
+    """Numbers in a safetensors file, tied ones once."""
+    from safetensors import safe_open
+
+    with safe_open(weights, framework="numpy") as file:
+        return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+
+
+def _rounded(value: Any) -> Any:
+    """Floats with six digits: enough for every table and plot."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, (list, tuple)) else value
