@@ -313,7 +313,8 @@ def _has_taught(student: Run) -> bool:
 
 
 def _cores() -> int:
-    return os.cpu_count() or 1
+    """Those that this process may use: `taskset -c 0 capsnmt reproduce …` leaves the others to other work."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _complete_all(runs: list[Run], data: str | None, jobs: int, say: Callable[[str], None]) -> list[str]:
