@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
@@ -43,6 +42,7 @@ from capsnmt.analysis.records import (
     write_record,
 )
 from capsnmt.config import RunConfig, StrictModel, load_recipe, load_yaml, parse
+from capsnmt.cores import usable_cores
 from capsnmt.data.corpus import files_of
 from capsnmt.distillation import MANIFEST
 from capsnmt.errors import CapsNMTError
@@ -301,7 +301,7 @@ def run_suite(
     failed = _complete_all(plain, data, jobs, say)
     for taught in {run.distilled: run for run in students}.values():  # once for all students of a teacher
         assert taught.distilled is not None
-        say(f"{taught.distilled.name}: {_logged(taught.distilled, taught.teaching(data), _cores()) or 'done'}")
+        say(f"{taught.distilled.name}: {_logged(taught.distilled, taught.teaching(data), usable_cores()) or 'done'}")
     return failed + _complete_all(students, data, jobs, say)
 
 
@@ -312,13 +312,8 @@ def _has_taught(student: Run) -> bool:
     return (student.teacher / WEIGHTS).exists() or (student.distilled / MANIFEST).exists()
 
 
-def _cores() -> int:
-    """Those that this process may use: `taskset -c 0 capsnmt reproduce …` leaves the others to other work."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _complete_all(runs: list[Run], data: str | None, jobs: int, say: Callable[[str], None]) -> list[str]:
-    threads, failed = max(1, _cores() // jobs), []
+    threads, failed = max(1, usable_cores() // jobs), []
     with ThreadPoolExecutor(jobs) as pool:
         for run, fault in pool.map(lambda run: (run, _complete(run, data, threads)), runs):
             say(f"{run.name}: {fault or 'done'}")

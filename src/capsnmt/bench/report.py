@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from capsnmt.bench.measure import Spread
+from capsnmt.cores import usable_cores
 from capsnmt.errors import CapsNMTError
 
 PACKAGES = ("capsnmt", "onnxruntime", "ctranslate2", "numpy")
@@ -86,10 +87,9 @@ def ratio(value: float, base: float) -> float | None:
 
 def machine_now() -> dict[str, Any]:
     """What the figures depend on, and nothing that names the machine."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "processor": _processor(),
-        "cores": cores,
+        "cores": usable_cores(),
         "system": platform.system(),
         "python": platform.python_version(),
         "packages": {name: found for name in PACKAGES if (found := _version(name)) is not None},

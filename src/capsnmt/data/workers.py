@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 
+from capsnmt.cores import usable_cores
 from capsnmt.errors import CapsNMTError
 
 Block = TypeVar("Block")
@@ -26,8 +27,7 @@ _SERVE = "from capsnmt.data.workers import serve; serve()"
 
 def default_workers() -> int:
     """One for each core that this process may use, up to a number whose memory is bounded."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, _MOST_WORKERS)
+    return min(usable_cores(), _MOST_WORKERS)
 
 
 def in_order(

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
+from capsnmt.cores import usable_cores
 from capsnmt.decoding.engine import Candidates, Floats, Ints
 from capsnmt.decoding.penalties import log_coverage
 from capsnmt.errors import CapsNMTError
@@ -47,7 +48,7 @@ def num_threads() -> int:
     asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     if asked.isdecimal() and int(asked) > 0:
         return int(asked)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return usable_cores()
 
 
 class OnnxEngine:
