@@ -202,7 +202,7 @@ class TrainingConfig(StrictModel):
     clip_norm: float = Field(1.0, gt=0.0)
     label_smoothing: float = Field(0.1, ge=0.0, lt=1.0)
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    bf16_modules: tuple[str, ...] = Field((), description="parts of the model that run in bf16 autocast")
+    bf16_modules: tuple[str, ...] = Field((), description="parts of the model that run in bf16 autocast, or all")
     compile: bool = Field(False, description="torch.compile the model: takes minutes at the start; measure before")
     validate_every: int = Field(500, ge=1, description="updates between validations")
     validate_sentences: int = Field(500, ge=0, description="first sentences of valid that get a BLEU; 0 = loss only")

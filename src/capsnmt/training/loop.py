@@ -80,7 +80,7 @@ def _train(config: RunConfig, ranks: Ranks, stop: StopRequest, *, show: bool) ->
         progress = load_checkpoint(checkpoint, model, optimiser, rank=ranks.rank)
     if ranks.is_first:
         clear_remains(checkpoints, progress, keep_last=settings.keep_last)
-    use_bf16(model, settings.bf16_modules)
+    not_bf16 = use_bf16(model, settings.bf16_modules)
     compiled: nn.Module = torch.compile(model, dynamic=True) if settings.compile else model  # type: ignore[assignment]
     trained = ranks.wrap(compiled)
     validate = Validator(config, corpus.valid, text, ranks.device)
@@ -99,6 +99,8 @@ def _train(config: RunConfig, ranks: Ranks, stop: StopRequest, *, show: bool) ->
 
     with Journal(folder if ranks.is_first else None, progress.step, settings.steps, show=show) as journal:
         journal.say(describe(model, config, len(corpus.train), ranks, progress))
+        if not_bf16:
+            journal.say(f"warning: this processor has no bf16 LSTM, so these parts stay in fp32: {', '.join(not_bf16)}")
         meter, guard = Meter(batches, progress), DivergenceGuard()
         while progress.step < settings.steps and not out_of_patience(progress, settings):
             progress.step += 1

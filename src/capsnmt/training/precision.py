@@ -11,20 +11,24 @@ from torch import Tensor, nn
 from capsnmt.errors import CapsNMTError
 
 
-def use_bf16(model: nn.Module, names: Sequence[str]) -> None:
-    """Makes the named sub-modules compute in bf16 autocast; what they return is fp32 again."""
-    for name in names:
+def use_bf16(model: nn.Module, names: Sequence[str]) -> list[str]:
+    """Makes the named sub-modules, or `all`, compute in bf16 autocast; what they return is fp32 again.
+
+    Returns those that stay in fp32, because this processor has no bf16 LSTM: a recipe must run on any machine.
+    """
+    kept = []
+    for name in [child for child, _ in model.named_children()] if "all" in names else names:
         try:
             module = model.get_submodule(name)
         except AttributeError:
             known = ", ".join(child for child, _ in model.named_children())
-            raise CapsNMTError(f"training.bf16_modules: the model has no part {name!r}; parts: {known}") from None
+            raise CapsNMTError(f"training.bf16_modules: the model has no part {name!r}; parts: all, {known}") from None
         if _has_lstm(module) and not _lstm_runs_in_bf16(next(module.parameters()).device):
-            raise CapsNMTError(
-                f"training.bf16_modules: this processor has no bf16 LSTM, which {name!r} needs; leave it out"
-            )
+            kept.append(name)
+            continue
         for part in _called(module):
             part.forward = _autocast(part.forward)
+    return kept
 
 
 def _called(module: nn.Module) -> Iterator[nn.Module]:
