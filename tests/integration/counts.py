@@ -171,7 +171,8 @@ def hybrid(config, V):
     d, M = config.width, config.num_capsules
     encoder = config.encoder_layers * (2 * lstm(d, d // 2) + 2 * d)
     g = 2 * linear(d, d) if config.num_iterations > 1 else 0
-    capsules = config.num_iterations * M * d * d + g + 2 * d + M * d * d
+    matrices = 1 if config.capsule_form == "found" else M  # one W for all capsules, or W_j
+    capsules = config.num_iterations * matrices * d * d + g + 2 * d + M * d * d
     attention = d * d + linear(d, d) + d
     decoder = lstm(d, d) + (config.decoder_layers - 1) * lstm(2 * d, d) + config.decoder_layers * 2 * d
     return embeddings(config, V) + encoder + capsules + attention + decoder + linear(2 * d, d)

@@ -31,6 +31,7 @@ class HybridConfig(StrictModel):
     decoder_layers: int = Field(3, ge=1)
     num_capsules: int = Field(6, ge=1)  # M
     num_iterations: int = Field(3, ge=1)  # T
+    capsule_form: Literal["paper", "found"] = "paper"  # Deviation: `found` is what won in docs/ROUTING.md
     attend: Literal["states", "capsules"] = "states"
     num_heads: int = Field(4, ge=1)
     dropout: float = Field(0.3, ge=0.0, lt=1.0)
@@ -45,6 +46,7 @@ class HybridConfig(StrictModel):
 
 def capsule_settings(config: HybridConfig) -> CapsNMTConfig:
     """All that a capsule layer reads, in full: a default of CapsNMT that changes must not change hybrids."""
+    found = config.capsule_form == "found"
     return CapsNMTConfig(
         width=config.width,
         num_iterations=config.num_iterations,
@@ -54,14 +56,14 @@ def capsule_settings(config: HybridConfig) -> CapsNMTConfig:
         scaled_scores=True,
         score_scale=1.0,
         capsule_norm=True,
-        capsule_residual=False,
-        transform="per_parent",
+        capsule_residual=found,
+        transform="shared" if found else "per_parent",
         rank=64,  # of transform="low_rank"
         nonlinearity="squash",
         mean_of_children=False,
         balanced=False,
         position_prior=False,
-        windows=0.0,
+        windows=1.0 if found else 0.0,
         detach_agreement=False,
         agreement=True,
     )
