@@ -238,6 +238,42 @@ def _length_cell(bleus: list[dict[str, Any]]) -> str:
     return f"{bleus[0]['value']:.2f} [{low:.1f}, {high:.1f}]"
 
 
+def size_by_length(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
+    """How much of something which length needs: a swept row along the axis, a line for each bin of source words."""
+    key, values = next(iter(evidence.suite.rows[section.rows[0]].over.items()))
+    swept = dict(zip(sweep_names(section.rows[0], evidence.suite.rows[section.rows[0]]), values, strict=True))
+    found = {row: result for row, result in evidence.rows(section).items() if row in swept}
+    best = evidence.results.get(section.against or "")
+    lines: dict[str, figures.Curve] = {}
+    rows = []
+    for n, (label, count) in enumerate(_groups(found, "in_bins")):
+        own = {row: _bin_bleu(result, n) for row, result in found.items()}
+        whole = None if best is None else _bin_bleu(best, n)
+        cells = ["" if bleu is None else f"{bleu:.2f}" + _share(bleu, whole) for bleu in own.values()]
+        rows.append([f"{label} ({count:,})", *cells, "" if whole is None else f"{whole:.2f}"])
+        points = [(place, bleu) for place, bleu in enumerate(own.values()) if bleu is not None]
+        if points:
+            places, bleus = zip(*points, strict=True)
+            lines[f"{label} words"] = places, [bleu * 100.0 / whole if whole else bleu for bleu in bleus], None
+    sizes = [_plain(swept[row]) for row in found]
+    against = "" if best is None or section.against is None else evidence.label(section.against)
+    yield Table(["source words", *(f"{_last(key)} = {size}" for size in sizes), against], rows)
+    y = f"% of {against}'s BLEU" if against else "BLEU"
+    caption = f"BLEU by {_last(key)}, a line for each length" + (f", in percent of {against}" if against else "")
+    yield Figure(f"{section.rows[0]}-by-length", caption, figures.curves(lines, x=_last(key), y=y, labels=sizes))
+    yield signature_line(found)
+
+
+def _bin_bleu(result: RowResult, n: int) -> float | None:
+    """Of the n-th bin, in the mean over seeds."""
+    bleus = [run["evaluation"]["in_bins"][n]["bleu"] for run in result.runs]
+    return statistics.fmean(bleu["value"] for bleu in bleus) if all(bleus) else None
+
+
+def _share(part: float, whole: float | None) -> str:
+    return f" ({_percent(part, whole)} %)" if whole else ""
+
+
 def training(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
     """What was logged on the way, one plot a value: valid.perplexity, routing.entropy_3, gradients.encoder."""
     for value in section.values:
@@ -353,6 +389,7 @@ SECTIONS: dict[str, Callable[[SectionConfig, Evidence], Iterator[str | Table | F
     "sweep": sweep,
     "distillation": distillation,
     "by_length": by_length,
+    "size_by_length": size_by_length,
     "training": training,
     "routing": routing,
     "complexity": complexity,

@@ -74,12 +74,14 @@ class RowConfig(StrictModel):
 class SectionConfig(StrictModel):
     """A part of the report."""
 
-    kind: Literal["table", "sweep", "distillation", "by_length", "training", "routing", "complexity", "latency"]
+    kind: Literal[
+        "table", "sweep", "distillation", "by_length", "size_by_length", "training", "routing", "complexity", "latency"
+    ]
     title: str
     text: str = ""  # a paragraph before it
     rows: list[str] = Field(default_factory=list)  # a swept row stands for all that it becomes
     labels: dict[str, str] = Field(default_factory=dict)  # what rows are called here, instead of their own label
-    against: str | None = None  # table, by_length: differences from this row, with significance
+    against: str | None = None  # differences from this row, with significance; size_by_length: in percent of it
     sentences: list[str] = Field(default_factory=list)  # routing
     values: list[str] = Field(default_factory=list)  # training: names of metrics.jsonl, such as valid.perplexity
 

@@ -80,7 +80,13 @@ def write_records(runs, scores):
             "valid": {"perplexity": 10.0 + run.seed},
             "tokens_per_s": 1234.0,
             "minutes": 5.0,
-            "evaluation": {"scores": values},
+            "evaluation": {
+                "scores": values,
+                "in_bins": [
+                    {"label": "1-10", "count": 7, "bleu": {"value": scores[run.name]}},
+                    {"label": "11-20", "count": 0, "bleu": None},
+                ],
+            },
             "greedy": [{"name": "BLEU", "value": scores[run.name] - 1.0}],
         }
         write_record(run.record, record)
@@ -93,6 +99,21 @@ def test_tables_have_mean_and_deviation_over_seeds(tmp_path):
     assert str(results["plain"].spread("BLEU")) == "21.00 ± 1.41"
     assert str(results["wide"].spread("BLEU")) == "30.00"
     assert results["plain"].spread("perplexity") == Spread(11.5, pytest.approx(0.7071, abs=1e-3), 2)
+
+
+def test_sizes_are_shown_by_length_in_percent_of_another_row(tmp_path):
+    rows = {"caps": {"recipe": RECIPE, "over": {"model.num_capsules": [[2], [4]]}}, "all": {"recipe": RECIPE}}
+    suite = suite_of(tmp_path, rows=rows)
+    runs = runs_of(suite)
+    write_records(runs, {**{run.name: 40.0 for run in runs}, "caps-2-s1": 10.0, "caps-2-s2": 12.0, "caps-4-s1": 20.0})
+    section = SectionConfig(kind="size_by_length", title="", rows=["caps"], against="all")
+    table, figure, _ = SECTIONS["size_by_length"](section, Evidence(suite, runs, None, lambda *_: []))
+    assert table.headings == ["source words", "num_capsules = 2", "num_capsules = 4", "all"]
+    assert table.rows == [
+        ["1-10 (7)", "11.00 (27.5 %)", "30.00 (75.0 %)", "40.00"],
+        ["11-20 (0)", "", "", ""],
+    ]
+    assert figure.png.startswith(b"\x89PNG")
 
 
 @pytest.fixture
