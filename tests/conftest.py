@@ -45,6 +45,7 @@ TINY = {
             "windows": 1.0,
             "capsule_residual": True,
             "attention": "capsules",
+            "attending": "all",
             "start_state": "capsules",
         },
         "shared": {
@@ -75,6 +76,7 @@ TINY = {
             "projection_width": 20,
             "vector_norm": True,
             "attention": "vectors",
+            "attending": "all",
         },
     },
     "pooling": {

@@ -36,7 +36,8 @@ def recurrent_frame(config, V, M):
     """What CapsNMT and simple aggregation share: Eq. 1, W_c of Eq. 5 for M vectors, Eq. 5 and Eq. 6."""
     d = config.width
     layer_norm = 2 * d
-    attention = 0 if config.attention == "none" else 4 * linear(d, d) + layer_norm
+    attending = {"first": 1, "all": config.decoder_layers}[config.attending]
+    attention = 0 if config.attention == "none" else attending * (4 * linear(d, d) + layer_norm)
     encoder = config.encoder_layers * (2 * lstm(d, d // 2) + layer_norm)
     W_c = M * d * d
     decoder = config.decoder_layers * (lstm(d, d) + layer_norm)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from capsnmt.config import StrictModel
 from capsnmt.models.contract import Memory, State, TranslationModel
 from capsnmt.models.layers import (
+    Attending,
     BiLSTMEncoder,
     LSTMDecoder,
     StartState,
@@ -54,6 +55,7 @@ class CapsNMTConfig(StrictModel):
     agreement: bool = True  # Deviation: off is a control, T = 1 with the weights of all T iterations
     attention: Literal["none", "capsules", "states"] = "none"  # Deviation: what the decoder attends over, if anything
     num_heads: int = Field(4, ge=1)  # of that attention
+    attending: Attending = "first"  # which layers of the decoder attend
     start_state: Literal["zeros", "capsules"] = "zeros"  # of the decoder
     dropout: float = Field(0.3, ge=0.0, lt=1.0)
     tie_embeddings: Tying = "all"  # kept for folders that do not say; recipes have none: docs/ROUTING.md
@@ -183,6 +185,7 @@ class CapsNMT(TranslationModel):
             num_layers=config.decoder_layers,
             dropout=config.dropout,
             num_heads=None if config.attention == "none" else config.num_heads,
+            attending=config.attending,
         )
         self.starter = StartState(d, config.decoder_layers) if config.start_state == "capsules" else None
         self.dropout = nn.Dropout(config.dropout)

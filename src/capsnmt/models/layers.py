@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from capsnmt.models.contract import Memory, State
 
 Tying = Literal["all", "target", "none"]
+Attending = Literal["first", "all"]  # layers of an LSTMDecoder
 
 
 class ScaledEmbedding(nn.Embedding):
@@ -192,12 +193,20 @@ class AdditiveAttention(nn.Module):
 class LSTMDecoder(nn.Module):
     """Eq. 5, stacked: s_t = LSTM(s_{t-1}, u_t). Start state: zeros (the paper does not say; see docs/PAPER.md).
 
-    With `num_heads` the first layer's states also attend over a set of vectors, its `remember`ed keys and values. The
-    query needs no earlier context, so training does all target positions at once; with a fixed number of vectors a
-    step still costs the same for any source.
+    With `num_heads` the states of the first layer, or of all, also attend over a set of vectors, the `remember`ed keys
+    and values. A query needs no earlier context, so training does all target positions at once; with a fixed number of
+    vectors a step still costs the same for any source.
     """
 
-    def __init__(self, *, width: int, num_layers: int, dropout: float, num_heads: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        width: int,
+        num_layers: int,
+        dropout: float,
+        num_heads: int | None = None,
+        attending: Attending = "first",
+    ) -> None:
         super().__init__()
         self.width = width
         self.lstms = nn.ModuleList(unidirectional_lstm(width, width) for _ in range(num_layers))
@@ -205,30 +214,51 @@ class LSTMDecoder(nn.Module):
         if num_heads is not None:
             self.attention = Attention(width=width, num_heads=num_heads, dropout=dropout)
             self.attention_residual = SublayerNorm(width, dropout)
+            above = range(1, num_layers if attending == "all" else 1)
+            self.attentions_above = nn.ModuleList(
+                Attention(width=width, num_heads=num_heads, dropout=dropout) for _ in above
+            )
+            self.attention_residuals_above = nn.ModuleList(SublayerNorm(width, dropout) for _ in above)
 
     def remember(self, vectors: Tensor, mask: Tensor | None = None) -> Memory:
         """What attention reads of `vectors` (batch, len, dim); `mask` (batch, len) if their number differs."""
-        keys, values = self.attention.keys_and_values(vectors)
-        return {"keys": keys, "values": values} if mask is None else {"keys": keys, "values": values, "mask": mask}
+        memory = {} if mask is None else {"mask": mask}
+        for layer, attention in enumerate([self.attention, *self.attentions_above]):
+            keys, values = _names(layer)
+            memory[keys], memory[values] = attention.keys_and_values(vectors)
+        return memory
+
+    def attend(self, layer: int, u: Tensor, memory: Memory) -> Tensor:
+        """The states u (batch, tgt_len, dim) of a layer, with what they find in `memory` if that layer attends."""
+        keys, values = _names(layer)
+        if keys not in memory:
+            return u
+        attention = self.attention if layer == 0 else self.attentions_above[layer - 1]
+        residual = self.attention_residual if layer == 0 else self.attention_residuals_above[layer - 1]
+        mask = memory["mask"][:, None, None] if "mask" in memory else None  # (batch, 1, 1, len)
+        attended: Tensor = residual(u, attention(u, memory[keys], memory[values], mask))
+        return attended
 
     def start(self, like: Tensor) -> State:
         """Zeros for as many hypotheses as `like` has rows, each (batch, layers, dim)."""
         zeros = like.new_zeros(like.size(0), len(self.lstms), self.width)
         return {"hidden": zeros, "cell": zeros}
 
-    def forward(self, u: Tensor, state: State, memory: Memory | None = None) -> tuple[Tensor, State]:
+    def forward(self, u: Tensor, state: State, memory: Memory) -> tuple[Tensor, State]:
         """Inputs u (batch, tgt_len, dim) → top-most s (batch, tgt_len, dim) and the state after the last of them."""
         hidden, cell = [], []
         for layer, (lstm, residual) in enumerate(zip(self.lstms, self.residuals, strict=True)):
             start = tuple(state[name][:, layer].contiguous()[None] for name in ("hidden", "cell"))  # (1, batch, dim)
             s, (h, c) = lstm(u, start)
-            u = residual(u, s)
-            if layer == 0 and memory and "keys" in memory:
-                mask = memory["mask"][:, None, None] if "mask" in memory else None  # (batch, 1, 1, len)
-                u = self.attention_residual(u, self.attention(u, memory["keys"], memory["values"], mask))
+            u = self.attend(layer, residual(u, s), memory)
             hidden.append(h[0])
             cell.append(c[0])
         return u, {"hidden": torch.stack(hidden, dim=1), "cell": torch.stack(cell, dim=1)}
+
+
+def _names(layer: int) -> tuple[str, str]:
+    """Of a layer's keys and values in the memory."""
+    return ("keys", "values") if layer == 0 else (f"keys_{layer}", f"values_{layer}")
 
 
 class StartState(nn.Module):

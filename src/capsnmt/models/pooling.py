@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from capsnmt.config import StrictModel
 from capsnmt.models.contract import Memory, State, TranslationModel
-from capsnmt.models.layers import BiLSTMEncoder, LSTMDecoder, Tying, build_embeddings, sinusoidal_positions
+from capsnmt.models.layers import Attending, BiLSTMEncoder, LSTMDecoder, Tying, build_embeddings, sinusoidal_positions
 from capsnmt.models.routing import gather_children, mean_of, windows
 
 
@@ -33,6 +33,7 @@ class AttentionPoolingConfig(StrictModel):
     residual: bool = False  # what capsule_residual gives to CapsNMT
     attention: Literal["none", "vectors"] = "none"  # the decoder also attends over the M vectors
     num_heads: int = Field(4, ge=1)  # of that attention
+    attending: Attending = "first"  # which layers of the decoder attend
     dropout: float = Field(0.3, ge=0.0, lt=1.0)
     tie_embeddings: Tying = "all"  # kept for folders that do not say; recipes have none: docs/ROUTING.md
 
@@ -58,6 +59,7 @@ class AttentionPooling(TranslationModel):
             num_layers=config.decoder_layers,
             dropout=config.dropout,
             num_heads=None if config.attention == "none" else config.num_heads,
+            attending=config.attending,
         )
         self.dropout = nn.Dropout(config.dropout)
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from capsnmt.config import StrictModel
 from capsnmt.models.contract import Memory, State, TranslationModel
 from capsnmt.models.layers import (
+    Attending,
     BiLSTMEncoder,
     LSTMDecoder,
     Tying,
@@ -36,6 +37,7 @@ class SimpleAggregationConfig(StrictModel):
     vector_norm: bool = False  # Deviation: layer norm on each vector of C, as on CapsNMT's capsules
     attention: Literal["none", "vectors"] = "none"  # Deviation: the decoder also attends over the four vectors
     num_heads: int = Field(4, ge=1)  # of that attention
+    attending: Attending = "first"  # which layers of the decoder attend
     dropout: float = Field(0.3, ge=0.0, lt=1.0)
     tie_embeddings: Tying = "all"  # kept for folders that do not say; recipes have none: docs/ROUTING.md
 
@@ -66,6 +68,7 @@ class SimpleAggregation(TranslationModel):
             num_layers=config.decoder_layers,
             dropout=config.dropout,
             num_heads=None if config.attention == "none" else config.num_heads,
+            attending=config.attending,
         )
         self.dropout = nn.Dropout(config.dropout)
 

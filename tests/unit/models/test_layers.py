@@ -67,14 +67,26 @@ def test_bilstm_encoder_ignores_what_is_in_the_padding():
 def test_lstm_decoder_goes_on_where_it_stopped():
     decoder = LSTMDecoder(width=8, num_layers=2, dropout=0.2).eval()
     u = torch.randn(3, 6, 8)
-    whole, end = decoder(u, decoder.start(u))
-    first, middle = decoder(u[:, :2], decoder.start(u))
-    second, end_again = decoder(u[:, 2:], middle)
+    whole, end = decoder(u, decoder.start(u), {})
+    first, middle = decoder(u[:, :2], decoder.start(u), {})
+    second, end_again = decoder(u[:, 2:], middle, {})
     assert torch.allclose(torch.cat([first, second], dim=1), whole, atol=1e-6)
     for name in ("hidden", "cell"):
         assert end[name].shape == (3, 2, 8)
         assert torch.allclose(end[name], end_again[name], atol=1e-6)
         assert not torch.equal(end[name], middle[name])
+
+
+@pytest.mark.parametrize("attending", ["first", "all"])
+def test_every_layer_that_attends_reads_the_vectors_by_itself(attending):
+    torch.manual_seed(3)
+    decoder = LSTMDecoder(width=8, num_layers=3, dropout=0.0, num_heads=2, attending=attending)
+    u, memory = torch.randn(2, 4, 8), decoder.remember(torch.randn(2, 5, 8))
+    assert len(memory) == 2 * (1 if attending == "first" else 3)
+    expected, _ = decoder(u, decoder.start(u), memory)
+    for name in memory:
+        changed, _ = decoder(u, decoder.start(u), {**memory, name: torch.randn_like(memory[name])})
+        assert not torch.allclose(changed, expected), name
 
 
 def test_forget_gates_start_open():
