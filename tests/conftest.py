@@ -96,6 +96,7 @@ TINY = {
             "decoder_layers": 1,
             "num_queries": 3,
             "transform": "shared",
+            "parent_positions": True,
             "residual": True,
         },
     },

@@ -51,6 +51,7 @@ class Evidence:
     runs: Sequence[Run]
     data: str | None
     route: Route  # a model folder and sentences → their routing
+    measures: bool = True  # whether sections may run benchmarks, which want a quiet machine
 
     @cached_property
     def results(self) -> dict[str, RowResult]:
@@ -87,8 +88,12 @@ class Evidence:
 
     def told(self, command: Sequence[str]) -> str:
         """A command for the reader, whose folders lie elsewhere."""
-        line = shlex.join(command)
-        if self.data is not None:
-            for name in (str(Path(self.data).resolve()), self.data.rstrip("/")):
-                line = line.replace(name, "DATA")
+        line = shlex.join(self._elsewhere(word) for word in command)
         return line.replace(f"{Path.cwd()}/", "")
+
+    def _elsewhere(self, word: str) -> str:
+        """A path of the corpora begins with DATA."""
+        for root in () if self.data is None else (str(Path(self.data).resolve()), self.data.rstrip("/")):
+            if word == root or word.startswith(f"{root}/"):
+                return f"DATA{word.removeprefix(root)}"
+        return word

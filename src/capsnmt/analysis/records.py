@@ -26,7 +26,10 @@ _FREE_KEYS = {"output", "data.root", "data.store", "training.keep_last", "traini
 
 def write_record(path: Path, record: dict[str, Any]) -> None:
     """Whole or not at all; a line for each of its parts, so that a changed run shows what changed."""
-    parts = (f"{json.dumps(key)}: {json.dumps(_rounded(value))}" for key, value in record.items())
+    parts = (
+        f"{json.dumps(key)}: {json.dumps(value if key == 'settings' else _rounded(value))}"
+        for key, value in record.items()
+    )
     temporary = path.with_suffix(".writing")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
@@ -54,6 +57,19 @@ def check_settings(path: Path, record: dict[str, Any], wanted: RunConfig) -> Non
             f"{path} is of a run with other settings:\n" + "\n".join(changed) + "\n"
             "go back to them, or call the row otherwise, or delete the file and its model folder to train again"
         )
+
+
+def fingerprint(settings: dict[str, Any]) -> str:
+    """Of a record's settings without the free ones: what was made with others has another."""
+    return hashlib.sha256(json.dumps(_without_free_keys(settings), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _without_free_keys(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    return {
+        key: _without_free_keys(value, f"{prefix}{key}.") if isinstance(value, dict) else value
+        for key, value in settings.items()
+        if f"{prefix}{key}" not in _FREE_KEYS
+    }
 
 
 def counts_of_sentences(source: Path, translations: Path, reference: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 from capsnmt.analysis.evidence import Evidence, Figure, Route, Section, Table
 from capsnmt.analysis.results import collect
 from capsnmt.analysis.sections import SECTIONS
-from capsnmt.analysis.suite import Run, SectionConfig, SuiteConfig, expanded, run_suite, runs_of
+from capsnmt.analysis.suite import Run, SectionConfig, SuiteConfig, chosen_rows, run_suite, runs_of
 from capsnmt.errors import CapsNMTError
 from capsnmt.planning.figures import GB
 
@@ -39,13 +39,12 @@ def reproduce(
     say: Callable[[str], None] = print,
 ) -> Path:
     """Trains and evaluates what is missing, or of it `only` some rows, and writes the report. Returns its folder."""
-    if unknown := set(only) - expanded(suite).keys():
-        raise CapsNMTError(f"--rows {','.join(sorted(unknown))}: no row of the suite; {', '.join(expanded(suite))}")
+    only = chosen_rows(suite, only)
     runs = runs_of(suite)
     for run in runs:
         run.check()  # nothing that was made with other settings is trained beside, or reported
     failed = run_suite(suite, data=data, jobs=jobs, only=only, say=say) if train else []
-    folder = write_report(suite, runs, route, data)
+    folder = write_report(suite, runs, route, data, measures=train)
     if failed:
         raise CapsNMTError(
             f"{len(failed)} runs failed: {', '.join(failed)}; their logs are in {suite.output}, "
@@ -54,12 +53,14 @@ def reproduce(
     return folder
 
 
-def write_report(suite: SuiteConfig, runs: Sequence[Run], route: Route, data: str | None = None) -> Path:
+def write_report(
+    suite: SuiteConfig, runs: Sequence[Run], route: Route, data: str | None = None, *, measures: bool = True
+) -> Path:
     """The report of what is finished; runs that are not are named."""
     folder = suite.report_folder
     shutil.rmtree(folder / "figures", ignore_errors=True)  # of a report that had other sections
     (folder / "figures").mkdir(parents=True)
-    evidence = Evidence(suite, runs, data, route)
+    evidence = Evidence(suite, runs, data, route, measures)
     wanted = suite.report or [SectionConfig(kind="table", title="Results")]
     sections = [_section(each, evidence) for each in wanted]
     sections.append(_commands(evidence))
@@ -93,7 +94,7 @@ def cost_of(suite: SuiteConfig, devices: str, data: str | None = None) -> list[s
     from capsnmt.planning.plan import hours, plan  # brings torch
 
     lines, total_s, total_bytes = [], 0.0, 0.0
-    teachers: set[Path] = set()
+    teachers: set[Run] = set()
     runs = [run for run in runs_of(suite) if run.outside is None]
     plans = {run.folder: plan(run.config(data), devices) for run in runs}
     for run in runs:
@@ -104,7 +105,7 @@ def cost_of(suite: SuiteConfig, devices: str, data: str | None = None) -> list[s
         total_bytes += own.model_bytes
         if run.teacher is not None and run.teacher not in teachers:
             teachers.add(run.teacher)
-            taught = plans[run.teacher]
+            taught = plans[run.teacher.folder]
             told += f"; first its teacher's translations of {taught.pairs:,} sentences: {hours(taught.distilling_s)}"
             total_s += taught.distilling_s
             total_bytes += taught.journal_bytes + own.store_bytes

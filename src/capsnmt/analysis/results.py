@@ -80,6 +80,9 @@ def collect(runs: Sequence[Run]) -> dict[str, RowResult]:
     return {row: RowResult(row, sorted(results, key=lambda r: r["seed"])) for row, results in found.items()}
 
 
+_FEWEST_SENTENCES = 20  # two sentences have three resamples, and any p
+
+
 @dataclass(frozen=True)
 class Difference:
     """Row a minus row b in BLEU."""
@@ -98,14 +101,15 @@ class Difference:
 def compare(a: RowResult, b: RowResult, *, longer_than: int = 0, num_samples: int = 1000) -> Difference | None:
     """Compares two rows on the seeds that both have, sentence by sentence, of more than so many source words.
 
-    None where there is nothing to compare: no seed in common, references of their own, or no such sentence.
+    None where there is nothing to compare: no seed in common, references of their own, or too few such sentences for
+    a bootstrap to mean anything.
     """
     seeds = sorted({run["seed"] for run in a.runs} & {run["seed"] for run in b.runs})
     pairs = [[_of_seed(row, seed)["sentences"] for seed in seeds] for row in (a, b)]
     if len({sentences["references"] for sentences in pairs[0] + pairs[1]}) != 1:
         return None
     chosen = np.array(pairs[0][0]["source_words"]) > (longer_than or -1)
-    if not chosen.any():
+    if chosen.sum() < _FEWEST_SENTENCES:
         return None
     counts = [[np.array(sentences["bleu"])[chosen] for sentences in row] for row in pairs]
     return Difference(a.row, b.row, len(seeds), paired_gain(*counts, num_samples=num_samples))

@@ -9,15 +9,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from capsnmt.analysis import figures, speed
+from capsnmt.analysis import figures
 from capsnmt.analysis.evidence import Evidence, Figure, Table
-from capsnmt.analysis.records import curve
+from capsnmt.analysis.records import curve, fingerprint, read_record
 from capsnmt.analysis.results import RowResult, Spread, compare
 from capsnmt.analysis.routing_map import RoutingMap, save_picture
+from capsnmt.analysis.speed_sections import complexity, latency
 from capsnmt.analysis.suite import SectionConfig, sweep_names
 from capsnmt.folder import WEIGHTS
-
-_BEAMS = (1, 8)  # of latencies
 
 
 def table(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
@@ -76,12 +75,16 @@ def _scores_and_costs(result: RowResult) -> list[str]:
 
 def _budget_line(found: dict[str, RowResult]) -> str:
     """What the numbers in the columns of costs and scores mean."""
-    threads = sorted({run["threads"] for result in found.values() for run in result.runs if "threads" in run})
-    return (
-        "± is the standard deviation over seeds, brackets are 95 % bootstrap intervals. Perplexity and tokens are of "
-        f"each system's own pieces, subwords, words or characters. A training had {' or '.join(map(str, threads))} "
-        "thread(s); minutes are its target tokens at its median speed."
+    runs = [run for result in found.values() for run in result.runs if "threads" in run]
+    threads = sorted({run["threads"] for run in runs})
+    processors = sorted({run.get("processor", "one that was not recorded") for run in runs})
+    line = (
+        "± is the standard deviation over seeds; brackets are 95 % bootstrap intervals over the test sentences: what "
+        "another training would change is not in them, nor in p. Perplexity and tokens are of each system's own "
+        f"pieces, subwords, words or characters. A training had {' or '.join(map(str, threads))} thread(s); minutes "
+        f"are its target tokens at its median speed. Processor: {'; '.join(processors)}"
     )
+    return line + (", so speeds of different rows cannot be compared." if len(processors) > 1 else ".")
 
 
 def _difference(row: str, against: str, evidence: Evidence, longer_than: int = 0) -> str:
@@ -313,16 +316,19 @@ def routing(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table 
 def _maps(row: str, sentences: list[str], evidence: Evidence) -> list[RoutingMap]:
     """The routing of sentences by the row's model, kept beside the report for when the model is gone; else nothing."""
     kept = evidence.suite.report_folder / f"routing-{row}.json"
-    folder = evidence.first_run(row).folder
+    run = evidence.first_run(row)
+    folder, settings = run.folder, fingerprint(read_record(run.record)["settings"])
     if (folder / WEIGHTS).exists():
         maps = evidence.route(folder, sentences)
-        found = {"sentences": sentences, "maps": [each.to_dict() for each in maps]}
+        found = {"of": settings, "sentences": sentences, "maps": [each.to_dict() for each in maps]}
         kept.write_text(json.dumps(found, ensure_ascii=False) + "\n", encoding="utf-8")
         return maps
     if not kept.exists():
         return []
     found = json.loads(kept.read_text(encoding="utf-8"))
-    return [RoutingMap.of(each) for each in found["maps"]] if found["sentences"] == sentences else []
+    if (found.get("of"), found["sentences"]) != (settings, sentences):
+        return []
+    return [RoutingMap.of(each) for each in found["maps"]]
 
 
 def _iterations(result: RowResult) -> int:
@@ -332,56 +338,6 @@ def _iterations(result: RowResult) -> int:
 def _routing_cell(result: RowResult, key: str) -> str:
     values = [run["routing"][key] for run in result.runs if key in run["routing"]]
     return str(Spread.of(values)) if values else ""
-
-
-def complexity(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
-    """The paper's Time column, measured: what a translation costs as its source, its target or both grow."""
-    found = speed.growth(evidence.trained(section), evidence.suite.report_folder / "complexity.json")
-    first, last = speed.LENGTHS[0], speed.LENGTHS[-1]
-    headings = [
-        "system",
-        f"ms for {speed.FIXED_SOURCE} tokens",
-        f"a step with {last} source tokens ÷ with {first}",
-        "e of time ~ lengthᵉ: target alone",
-        "source and target",
-        f"MB more at {last} than at {first}",
-    ]
-    keys = ("step_longest_over_shortest_source", "target_exponent", "total_exponent")
-    cells = [
-        [
-            evidence.label(row),
-            f"{own['latency_ms']:.1f}",
-            *(f"{own[key]:.2f}" for key in keys),
-            f"{own['memory_growth_mb']:.1f}",
-        ]
-        for row, own in found.rows.items()
-    ]
-    yield Table(headings, cells)
-    yield f"Batch 1, beam 1, two threads, int8 in our runtime; exponents between {speed.LENGTHS[-2]} and {last} tokens."
-    yield f"`{evidence.told(found.command)}`, where ROW.yaml is the recipe of a row with its settings"
-
-
-def latency(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
-    """The paper's Table 3: milliseconds a sentence, in the mean over a test set, beside the first row."""
-    systems = evidence.trained(section)
-    test_set = evidence.test_source(next(iter(systems)))
-    found = speed.latencies(systems, test_set, _BEAMS, evidence.suite.report_folder / "latency.json")
-    first = next(iter(found.rows.values()))
-    headings = ["system", *(f"ms a sentence, beam {beam}" for beam in _BEAMS), *(f"faster, beam {b}" for b in _BEAMS)]
-    rows = [
-        [
-            evidence.label(row),
-            *(f"{value:.1f}" for value in own),
-            *(f"{slow / value:.2f} ×" for slow, value in zip(first, own, strict=True)),
-        ]
-        for row, own in found.rows.items()
-    ]
-    yield Table(headings, rows)
-    yield (
-        f"Sentences of {test_set.name} one at a time, {speed.THREADS} threads, int8 in our runtime; "
-        "random weights at the rows' sizes, a translation is as long as its source."
-    )
-    yield f"`{evidence.told(found.command)}`, where ROW.yaml is the recipe of a row with its settings"
 
 
 SECTIONS: dict[str, Callable[[SectionConfig, Evidence], Iterator[str | Table | Figure]]] = {

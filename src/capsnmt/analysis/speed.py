@@ -1,7 +1,7 @@
 """What translating costs each system, by `capsnmt bench`: as sentences grow, and over the sentences of a test set.
 
 Random weights at the sizes of the rows' recipes, int8, batch 1, two threads: no trained model is needed. A measurement
-is kept until the rows change.
+is kept until the rows or the command change.
 """
 
 from __future__ import annotations
@@ -30,17 +30,21 @@ Figures = TypeVar("Figures")
 
 @dataclass(frozen=True)
 class Measured(Generic[Figures]):
-    """What was found of every row, and the command behind it."""
+    """What was found of every row, the command behind it, and on which machine."""
 
     rows: dict[str, Figures]
     command: list[str]
+    machine: str
 
 
-def growth(systems: Mapping[str, RunConfig], report: Path) -> Measured[dict[str, Any]]:
-    """The figures of the paper's Time column, with beam 1."""
+def growth(systems: Mapping[str, RunConfig], report: Path, *, measure: bool) -> Measured[dict[str, Any]] | None:
+    """The figures of the paper's Time column, with beam 1; None if it may not `measure` what is not known yet."""
     lengths = ["--lengths", ",".join(map(str, LENGTHS)), "--fixed-source", str(FIXED_SOURCE)]
-    found, command = _measured(["growth", *lengths, *GROWTH_REPEATS], systems, report)
-    return Measured({row: _growth_of(found, row) for row in systems}, command)
+    command = _command(["growth", *lengths, *GROWTH_REPEATS], systems)
+    found = _measured(command, systems, report, measure=measure)
+    if found is None:
+        return None
+    return Measured({row: _growth_of(found, row) for row in systems}, command, found["machine"])
 
 
 def _growth_of(report: Mapping[str, Any], row: str) -> dict[str, Any]:
@@ -50,32 +54,45 @@ def _growth_of(report: Mapping[str, Any], row: str) -> dict[str, Any]:
 
 
 def latencies(
-    systems: Mapping[str, RunConfig], test_set: Path, beams: tuple[int, ...], report: Path
-) -> Measured[list[float]]:
-    """Milliseconds a sentence of the test set, for each beam."""
+    systems: Mapping[str, RunConfig], test_set: Path, beams: tuple[int, ...], report: Path, *, measure: bool
+) -> Measured[list[float]] | None:
+    """Milliseconds a sentence of the test set, for each beam; None as of `growth`."""
     options = ["--source", str(test_set.resolve()), "--beams", ",".join(map(str, beams)), "--threads", str(THREADS)]
     # No row chooses among words, but their number must suit a small vocabulary.
-    found, command = _measured(["latency", *options, "--words", "8", *LATENCY_REPEATS], systems, report)
+    command = _command(["latency", *options, "--words", "8", *LATENCY_REPEATS], systems)
+    found = _measured(command, systems, report, measure=measure)
+    if found is None:
+        return None
     medians = {
         (each["name"], each["beam"]): float(each["median_ms"])
         for each in found["rows"]
         if each["protocol"] == "test set"
     }
-    return Measured({row: [medians[row, beam] for beam in beams] for row in systems}, command)
+    return Measured({row: [medians[row, beam] for beam in beams] for row in systems}, command, found["machine"])
 
 
-def _measured(options: list[str], systems: Mapping[str, RunConfig], report: Path) -> tuple[dict[str, Any], list[str]]:
-    """The benchmark's own report with its systems called by their rows, and the command behind it."""
+def _command(options: list[str], systems: Mapping[str, RunConfig]) -> list[str]:
+    """Of the benchmark, where a recipe ROW.yaml lies for every row."""
     vocabulary = max(_target_size(config) for config in systems.values())
-    recipes = [f"{row}.yaml" for row in systems]
-    command = ["bench", *options, "--systems", ",".join(recipes), "--vocabulary", str(vocabulary)]
+    recipes = ",".join(f"{row}.yaml" for row in systems)
+    return ["capsnmt", "bench", *options, "--systems", recipes, "--vocabulary", str(vocabulary)]
+
+
+def _measured(
+    command: list[str], systems: Mapping[str, RunConfig], report: Path, *, measure: bool
+) -> dict[str, Any] | None:
+    """The benchmark's own report with its systems called by their rows: the one that is kept, or a new one."""
     models = {row: config.model for row, config in systems.items()}
-    if not report.exists() or _read(report)["models"] != models:
-        with tempfile.TemporaryDirectory() as folder:
-            for row, config in systems.items():
-                dump_yaml(config, Path(folder) / f"{row}.yaml")
-            _write(report, _run(command, Path(folder)), models)
-    return _read(report), ["capsnmt", *command]
+    words = [Path(word).name if Path(word).is_absolute() else word for word in command]
+    if report.exists() and (kept := _read(report)).get("of") == {"models": models, "command": words}:
+        return kept
+    if not measure:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        for row, config in systems.items():
+            dump_yaml(config, Path(folder) / f"{row}.yaml")
+        _write(report, _run(command[1:], Path(folder)), {"models": models, "command": words})
+    return _read(report)
 
 
 def _target_size(config: RunConfig) -> int:
@@ -92,12 +109,14 @@ def _run(command: list[str], folder: Path) -> dict[str, Any]:
     return _read(folder / "report.json")
 
 
-def _write(report: Path, found: dict[str, Any], models: dict[str, Any]) -> None:
-    """What the table needs, and the models that it is of; nothing about this machine's folders."""
+def _write(report: Path, found: dict[str, Any], of: dict[str, Any]) -> None:
+    """What the table needs, and what it is of; nothing about this machine's folders."""
     rows = [{**row, "name": row["name"].removesuffix(".yaml")} for row in found["rows"]]
     figures = {name.removesuffix(".yaml"): values for name, values in found["figures"].items()}
+    machine = found["machine"]
+    told = f"{machine['processor']}, {machine['cores']} cores, load {machine['load_before']} before the start"
     report.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"models": models, "rows": rows, "figures": figures}, indent=1)
+    text = json.dumps({"of": of, "machine": told, "rows": rows, "figures": figures}, indent=1)
     report.write_text(text + "\n", encoding="utf-8")
 
 

@@ -37,16 +37,17 @@ from capsnmt.analysis.records import (
     check_settings,
     counts_of_sentences,
     counts_of_training,
+    fingerprint,
     read_record,
     settings_of,
     write_record,
 )
 from capsnmt.config import RunConfig, StrictModel, load_recipe, load_yaml, parse
-from capsnmt.cores import usable_cores
 from capsnmt.data.corpus import files_of
 from capsnmt.distillation import MANIFEST
 from capsnmt.errors import CapsNMTError
-from capsnmt.folder import WEIGHTS
+from capsnmt.folder import CONFIG, WEIGHTS, read_folder_config
+from capsnmt.machine import processor, usable_cores
 
 Settings = dict[str, Any]
 
@@ -119,7 +120,7 @@ class Run:
     overrides: tuple[str, ...]
     folder: Path
     records: Path  # where its record is written
-    teacher: Path | None = None  # the model folder whose translations are its corpus
+    teacher: Run | None = None  # whose translations are its corpus
     outside: tuple[str, str] | None = None  # a file of translations and its origin: nothing to train
 
     @property
@@ -145,7 +146,7 @@ class Run:
     @property
     def distilled(self) -> Path | None:
         """Where the teacher's corpus lies; all its students share it."""
-        return None if self.teacher is None else self.teacher.with_name(f"distilled-by-{self.teacher.name}")
+        return None if self.teacher is None else self.teacher.folder.with_name(f"distilled-by-{self.teacher.name}")
 
     def config(self, data: str | None = None) -> RunConfig:
         """The recipe with the run's changes."""
@@ -190,11 +191,19 @@ class Run:
             return []
         config = self.config(data)
         files = files_of(config.data.train, config.data.root)
-        distill = ["distill", str(self.teacher), "--source", str(files[0]), "--reference", str(files[1])]
+        teacher = str(self.teacher.folder)
+        distill = ["distill", teacher, "--source", str(files[0]), "--reference", str(files[1])]
         return [
-            ["export", str(self.teacher), "--precision", "fp32"],
+            ["export", teacher, "--precision", "fp32"],
             [*distill, "--output", str(self.distilled), "--quiet"],
         ]
+
+    @property
+    def taught_by(self) -> str | None:
+        """Its teacher, and which settings made that."""
+        if self.teacher is None:
+            return None
+        return f"{self.teacher.name} of {fingerprint(settings_of(self.teacher.config()))}"
 
     @property
     def report(self) -> Path:
@@ -212,8 +221,11 @@ class Run:
             return
         record = read_record(self.record)
         check_settings(self.record, record, self.config())
-        if record["taught_by"] != (self.teacher and self.teacher.name):
-            raise CapsNMTError(f"{self.record} was taught by {record['taught_by']}, the suite wants {self.teacher}")
+        if record["taught_by"] != self.taught_by:
+            raise CapsNMTError(
+                f"{self.record} was taught by {record['taught_by']}, the suite wants {self.taught_by}; "
+                "delete the file, its model folder and its teacher's corpus to train again"
+            )
 
 
 def _root(data: str | None) -> list[str]:
@@ -245,6 +257,14 @@ def expanded(suite: SuiteConfig) -> dict[str, RowConfig]:
     return rows
 
 
+def chosen_rows(suite: SuiteConfig, names: Collection[str]) -> set[str]:
+    """Rows by their names; a swept one stands for all that it becomes."""
+    known = {**{name: [name] for name in expanded(suite)}, **{n: sweep_names(n, row) for n, row in suite.rows.items()}}
+    if unknown := set(names) - known.keys():
+        raise CapsNMTError(f"--rows {','.join(sorted(unknown))}: no row of the suite; {', '.join(known)}")
+    return {row for name in names for row in known[name]}
+
+
 def sweep_names(name: str, row: RowConfig) -> list[str]:
     """What a row becomes, the last key's values changing fastest; a row without a sweep is itself."""
     return ["-".join([name, *map(_short, values)]) for values in itertools.product(*row.over.values())]
@@ -257,24 +277,21 @@ def _short(value: Any) -> str:
 
 def runs_of(suite: SuiteConfig) -> list[Run]:
     """All runs, the first seed of every row before the second: a suite that is stopped early still compares rows."""
-    runs = []
-    rows, output = expanded(suite), Path(suite.output)
+    rows = expanded(suite)
     seeds_of = {  # of an outside system, more seeds would be the same translations
         name: row.seeds or (suite.seeds if row.hypotheses is None else suite.seeds[:1]) for name, row in rows.items()
     }
-    for rank in range(max(len(seeds) for seeds in seeds_of.values())):
-        for name, row in rows.items():
-            if rank >= len(seeds_of[name]):
-                continue
-            seed = seeds_of[name][rank]
-            folder = output / f"{name}-s{seed}"
-            values = {**suite.set, **row.set, "training.seed": seed, "output": str(folder)}
-            overrides = tuple(f"{key}={json.dumps(value)}" for key, value in values.items())
-            teacher = row.distilled_from and output / f"{row.distilled_from}-s{seeds_of[row.distilled_from][0]}"
-            outside = None if row.hypotheses is None or row.origin is None else (row.hypotheses, row.origin)
-            runs.append(
-                Run(name, seed, Path(row.recipe), overrides, folder, suite.records_folder, teacher or None, outside)
-            )
+
+    def run_of(name: str, seed: int) -> Run:
+        row, folder = rows[name], Path(suite.output) / f"{name}-s{seed}"
+        values = {**suite.set, **row.set, "training.seed": seed, "output": str(folder)}
+        overrides = tuple(f"{key}={json.dumps(value)}" for key, value in values.items())
+        teacher = row.distilled_from and run_of(row.distilled_from, seeds_of[row.distilled_from][0])
+        outside = None if row.hypotheses is None or row.origin is None else (row.hypotheses, row.origin)
+        return Run(name, seed, Path(row.recipe), overrides, folder, suite.records_folder, teacher or None, outside)
+
+    ranks = range(max(len(seeds) for seeds in seeds_of.values()))
+    runs = [run_of(name, seeds_of[name][rank]) for rank in ranks for name in rows if rank < len(seeds_of[name])]
     return sorted(runs, key=lambda run: run.teacher is not None)  # students wait for their teachers
 
 
@@ -293,17 +310,25 @@ def run_suite(
     runs = runs_of(suite)
     for run in runs:  # a typo in the last row must not wait for the first training
         run.commands(data)
+        settings_of(run.config(data))
     missing = [run for run in runs if not run.is_done and (not only or run.row in only)]
     say(f"{suite.title}: {len(runs)} runs, {sum(run.is_done for run in runs)} of them done, {len(missing)} to do")
     Path(suite.output).mkdir(parents=True, exist_ok=True)
     students = [run for run in missing if run.teacher is not None]
-    teachers = {run.teacher for run in students if not _has_taught(run)}
+    teachers = [run.teacher for run in students if not _has_taught(run)]
     # A teacher whose record came from elsewhere is trained again: its students need the model itself.
-    plain = [run for run in runs if run.teacher is None and (run in missing or run.folder in teachers)]
+    plain = [run for run in runs if run.teacher is None and (run in missing or run in teachers)]
     failed = _complete_all(plain, data, jobs, say)
     for taught in {run.distilled: run for run in students}.values():  # once for all students of a teacher
         assert taught.distilled is not None
-        say(f"{taught.distilled.name}: {_logged(taught.distilled, taught.teaching(data), usable_cores()) or 'done'}")
+        assert taught.teacher is not None
+        # The corpus may be here without the model that wrote it.
+        teaching = taught.teaching(data) if (taught.teacher.folder / WEIGHTS).exists() else []
+        fault = _logged(taught.distilled, teaching, usable_cores())
+        say(f"{taught.distilled.name}: {fault or 'done'}")
+        if fault or not (taught.distilled / MANIFEST).exists():
+            failed += [run.name for run in students if run.distilled == taught.distilled]
+            students = [run for run in students if run.distilled != taught.distilled]
     return failed + _complete_all(students, data, jobs, say)
 
 
@@ -311,7 +336,7 @@ def _has_taught(student: Run) -> bool:
     """Whether its teacher's model, or the corpus that it wrote, is here."""
     assert student.teacher is not None
     assert student.distilled is not None
-    return (student.teacher / WEIGHTS).exists() or (student.distilled / MANIFEST).exists()
+    return (student.teacher.folder / WEIGHTS).exists() or (student.distilled / MANIFEST).exists()
 
 
 def _complete_all(runs: list[Run], data: str | None, jobs: int, say: Callable[[str], None]) -> list[str]:
@@ -325,16 +350,20 @@ def _complete_all(runs: list[Run], data: str | None, jobs: int, say: Callable[[s
 
 def _complete(run: Run, data: str | None, threads: int) -> str | None:
     """Trains and evaluates one run in processes of their own. Returns what went wrong, if anything."""
+    config = run.config(data)
+    if fault := _other_length(run.folder, config.training.steps):
+        return fault
+    if run.is_done:  # a teacher whose record came from elsewhere, or another `reproduce` was faster
+        return _logged(run.folder, run.commands(data)[:1], threads)
     if fault := _logged(run.folder, run.commands(data), threads):
         return fault
     evaluation = json.loads(run.report.read_text(encoding="utf-8"))
-    config = run.config(data)
     assert config.data.test is not None
     source, reference = files_of(config.data.test, config.data.root)
     record: dict[str, Any] = {"row": run.row, "seed": run.seed}
     if run.outside is None:
-        record |= {"taught_by": run.teacher and run.teacher.name, "settings": settings_of(run.config())}
-        record |= {**counts_of_training(run.folder), "threads": threads}
+        record |= {"taught_by": run.taught_by, "settings": settings_of(run.config())}
+        record |= {**counts_of_training(run.folder), "threads": threads, "processor": processor()}
         record["greedy"] = json.loads(run.greedy.read_text(encoding="utf-8"))["scores"]
     else:
         record["finished"] = time.strftime("%Y-%m-%d")
@@ -343,6 +372,13 @@ def _complete(run: Run, data: str | None, threads: int) -> str | None:
     for report in (run.report, run.greedy):
         report.unlink(missing_ok=True)
     return None
+
+
+def _other_length(folder: Path, steps: int) -> str | None:
+    """What is wrong with a folder whose training was planned for another number of updates: its rates were others."""
+    if not (folder / CONFIG).exists() or (planned := read_folder_config(folder).training.steps) == steps:
+        return None
+    return f"{folder} is a training of {planned:,} updates, the suite wants {steps:,}; delete it to train again"
 
 
 def _logged(folder: Path, commands: list[list[str]], threads: int) -> str | None:

@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from capsnmt.bench.measure import Spread
-from capsnmt.cores import usable_cores
 from capsnmt.errors import CapsNMTError
+from capsnmt.machine import processor, usable_cores
 
 PACKAGES = ("capsnmt", "onnxruntime", "ctranslate2", "numpy")
 QUIET_LOAD = 0.5
@@ -88,7 +88,7 @@ def ratio(value: float, base: float) -> float | None:
 def machine_now() -> dict[str, Any]:
     """What the figures depend on, and nothing that names the machine."""
     return {
-        "processor": _processor(),
+        "processor": processor(),
         "cores": usable_cores(),
         "system": platform.system(),
         "python": platform.python_version(),
@@ -101,17 +101,6 @@ def quiet_note(machine: Mapping[str, Any]) -> list[str]:
     """Says so if others were at work."""
     load = machine["load_before"]
     return [f"the machine was not quiet: load {load} before the start"] if load > QUIET_LOAD else []
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-    flags = next((line.split(":", 1)[1].split() for line in lines if line.startswith("flags")), [])
-    known = [flag for flag in ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8") if flag in flags]
-    return f"{name} ({', '.join(known)})" if known else name
 
 
 def _version(package: str) -> str | None:

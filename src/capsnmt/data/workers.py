@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 
-from capsnmt.cores import usable_cores
 from capsnmt.errors import CapsNMTError
+from capsnmt.machine import usable_cores
 
 Block = TypeVar("Block")
 Answer = TypeVar("Answer")

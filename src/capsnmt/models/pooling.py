@@ -28,6 +28,7 @@ class AttentionPoolingConfig(StrictModel):
     decoder_layers: int = Field(3, ge=1)
     num_queries: int = Field(6, ge=1)  # M
     position_aware: bool = True  # positions are added to the children, as in CapsNMT
+    parent_positions: bool = False  # and to the M vectors, as in CapsNMT; without, attention cannot tell them apart
     transform: Literal["per_parent", "shared"] = "per_parent"  # W_j, or one W for all queries; see CapsNMT
     windows: float = Field(0.0, ge=0.0)  # what the same switch gives to CapsNMT
     residual: bool = False  # what capsule_residual gives to CapsNMT
@@ -74,6 +75,8 @@ class AttentionPooling(TranslationModel):
         alpha = scores.masked_fill(~mask[..., None], -torch.inf).softmax(dim=1)  # over the children
         f = (h @ self.W).relu().view(*h.shape[:2], -1, h.size(2))  # (batch, src_len, M or 1, dim)
         C = gather_children(alpha, f)
+        if self.config.parent_positions:
+            C = C + sinusoidal_positions(len(self.queries), h.size(2), device=h.device)
         return self.norm(C + mean_of(plain_h, alpha) if self.config.residual else C), alpha
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Memory:

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from capsnmt.cores import usable_cores
 from capsnmt.decoding.engine import Candidates, Floats, Ints
 from capsnmt.decoding.penalties import log_coverage
 from capsnmt.errors import CapsNMTError
+from capsnmt.machine import usable_cores
 from capsnmt.runtime.lexicon import Lexicon
 from capsnmt.runtime.manifest import (
     ENCODE,

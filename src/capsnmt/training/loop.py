@@ -101,6 +101,7 @@ def _train(config: RunConfig, ranks: Ranks, stop: StopRequest, *, show: bool) ->
         journal.say(describe(model, config, len(corpus.train), ranks, progress))
         if not_bf16:
             journal.say(f"warning: this processor has no bf16 LSTM, so these parts stay in fp32: {', '.join(not_bf16)}")
+            journal.note("precision", progress.step, {"parts_in_fp32": len(not_bf16)})
         meter, guard = Meter(batches, progress), DivergenceGuard()
         while progress.step < settings.steps and not out_of_patience(progress, settings):
             progress.step += 1

@@ -14,10 +14,14 @@ from capsnmt.errors import CapsNMTError
 def use_bf16(model: nn.Module, names: Sequence[str]) -> list[str]:
     """Makes the named sub-modules, or `all`, compute in bf16 autocast; what they return is fp32 again.
 
-    Returns those that stay in fp32, because this processor has no bf16 LSTM: a recipe must run on any machine.
+    Returns those that stay in fp32, because this processor has no bf16 LSTM: a recipe must run on any machine. With
+    `all` every part does so then: on such processors bf16 products are slow, too.
     """
+    children = [child for child, _ in model.named_children()]
+    if "all" in names and not _lstm_runs_in_bf16(next(model.parameters()).device):
+        return children
     kept = []
-    for name in [child for child, _ in model.named_children()] if "all" in names else names:
+    for name in children if "all" in names else names:
         try:
             module = model.get_submodule(name)
         except AttributeError:

@@ -12,7 +12,8 @@ from capsnmt.analysis.records import counts_of_sentences, curve, read_record, se
 from capsnmt.analysis.reproduction import plan_of, reproduce, write_report
 from capsnmt.analysis.results import Spread, collect, compare
 from capsnmt.analysis.sections import SECTIONS
-from capsnmt.analysis.suite import SectionConfig, read_suite, run_suite, runs_of
+from capsnmt.analysis.suite import RowConfig, SectionConfig, chosen_rows, read_suite, run_suite, runs_of
+from capsnmt.config import FORMAT_VERSION, FolderConfig, VocabularyRecord, dump_yaml, load_recipe
 from capsnmt.errors import CapsNMTError
 
 RECIPE = "recipes/demo/capsnmt.yaml"
@@ -73,7 +74,7 @@ def write_records(runs, scores):
         record = {
             "row": run.row,
             "seed": run.seed,
-            "taught_by": run.teacher and run.teacher.name,
+            "taught_by": run.taught_by,
             "settings": settings_of(run.config()),
             "steps": 10,
             "parameters": 1_500_000,
@@ -133,7 +134,8 @@ def compared(tmp_path):
         for run in runs:
             lines = references
             if run.row.startswith("bad"):
-                lines = [line.replace("guten", "b") if i % 4 == 0 else line for i, line in enumerate(references)]
+                wrong = range(0, 20, 2)
+                lines = [line.replace("guten", "b") if i in wrong else line for i, line in enumerate(references)]
             run.folder.parent.mkdir(exist_ok=True)
             run.translations.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
             config = run.config().data
@@ -158,9 +160,9 @@ def test_rows_are_compared_on_the_seeds_that_both_have(compared):
 def test_rows_are_compared_on_sentences_of_some_length(compared):
     _, rows = compared(good={"recipe": RECIPE}, bad={"recipe": RECIPE})
     good, bad = rows["good"], rows["bad"]
-    assert compare(good, bad, longer_than=37, num_samples=50).gain.mean == 0.0  # the last two are good
-    assert compare(good, bad, longer_than=36, num_samples=50).gain.mean > 0.0
-    assert compare(good, bad, longer_than=40, num_samples=50) is None
+    assert compare(good, bad, longer_than=19, num_samples=50).gain.mean == 0.0  # the last twenty are good
+    assert compare(good, bad, longer_than=18, num_samples=50).gain.mean > 0.0
+    assert compare(good, bad, longer_than=21, num_samples=50) is None, "19 sentences are too few to say anything"
 
 
 def test_rows_with_references_of_their_own_are_not_compared(compared, tmp_path):
@@ -249,6 +251,70 @@ def test_values_are_logged_once_by_name_and_found_again(tmp_path):
 def test_only_rows_that_exist_can_be_chosen(tmp_path):
     with pytest.raises(CapsNMTError, match=r"--rows narrow: no row of the suite; plain, wide"):
         reproduce(suite_of(tmp_path), lambda *_: [], only=["narrow"], say=lambda text: None)
+
+
+def test_a_swept_row_is_chosen_by_its_name_or_by_one_of_its_own(tmp_path):
+    rows = {"caps": {"recipe": RECIPE, "over": {"model.num_iterations": [1, 2]}}, "plain": {"recipe": RECIPE}}
+    suite = suite_of(tmp_path, rows=rows)
+    assert chosen_rows(suite, ["caps"]) == {"caps-1", "caps-2"}
+    assert chosen_rows(suite, ["caps-2", "plain"]) == {"caps-2", "plain"}
+
+
+def test_a_typo_in_a_model_section_does_not_wait_for_its_training(tmp_path):
+    suite = suite_of(
+        tmp_path, rows={"plain": {"recipe": RECIPE}, "typo": {"recipe": RECIPE, "set": {"model.windowz": 1}}}
+    )
+    with pytest.raises(CapsNMTError, match="windowz"):
+        run_suite(suite, say=lambda text: None)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_students_of_a_teacher_that_failed_to_teach_are_not_trained(tmp_path, monkeypatch):
+    rows = {"teacher": {"recipe": RECIPE}, "student": {"recipe": RECIPE, "distilled_from": "teacher"}}
+    suite = suite_of(tmp_path, rows=rows, seeds=[1])
+    teacher, _ = runs_of(suite)
+    write_records([teacher], {"teacher-s1": 20.0})
+    teacher.folder.mkdir(parents=True)
+    (teacher.folder / "weights.safetensors").touch()
+    commands = []
+
+    def fails(command, log, *, threads):
+        commands.append(command[0])
+        return 1
+
+    monkeypatch.setattr("capsnmt.analysis.suite.run_command", fails)
+    assert run_suite(suite, say=lambda text: None) == ["student-s1"]
+    assert commands == ["export"]
+
+
+def test_a_record_says_which_settings_its_teacher_had(compared):
+    rows = {"teacher": {"recipe": RECIPE, "seeds": [1]}, "student": {"recipe": RECIPE, "distilled_from": "teacher"}}
+    before, _ = compared(**rows)
+    for run in runs_of(before):
+        run.check()
+    rows["teacher"]["set"] = {"model.width": 96}
+    after = before.model_copy(update={"rows": {**before.rows, "teacher": RowConfig(**rows["teacher"])}})
+    with pytest.raises(CapsNMTError, match="was taught by teacher-s1 of"):
+        runs_of(after)[-1].check()
+
+
+def test_a_folder_of_another_number_of_updates_is_not_gone_on_with(tmp_path):
+    suite = suite_of(tmp_path, rows={"plain": {"recipe": RECIPE}}, seeds=[1])
+    (run,) = runs_of(suite)
+    run.folder.mkdir(parents=True)
+    vocabulary = VocabularyRecord(source_size=9, target_size=9, fingerprint="x")
+    values = {**load_recipe(RECIPE, []).model_dump(), "format_version": FORMAT_VERSION, "vocabulary": vocabulary}
+    dump_yaml(FolderConfig(**values), run.folder / "config.yaml")
+    said: list[str] = []
+    assert run_suite(suite, say=said.append) == ["plain-s1"]
+    assert f"a training of {values['training']['steps']:,} updates, the suite wants 10" in said[-1]
+
+
+@pytest.mark.parametrize("data", ["data", ".", "/"])
+def test_commands_are_told_without_our_folders(tmp_path, data):
+    evidence = Evidence(suite_of(tmp_path), [], data, lambda *_: [])
+    command = ["capsnmt", "train", "--data", data, "--set", "data.store=runs/x", "a.b"]
+    assert evidence.told(command) == "capsnmt train --data DATA --set data.store=runs/x a.b"
 
 
 def test_translations_without_an_origin_are_refused(tmp_path):

@@ -1,0 +1,73 @@
+"""The sections of a report that benchmarks fill: what growing sentences cost, and what a test set costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from capsnmt.analysis import speed
+from capsnmt.analysis.evidence import Evidence, Figure, Table
+from capsnmt.analysis.suite import SectionConfig
+
+_BEAMS = (1, 8)  # of latencies
+_NOT_MEASURED = "Not measured yet: `reproduce` without `--no-train` does, on a quiet machine."
+
+
+def complexity(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
+    """The paper's Time column, measured: what a translation costs as its source, its target or both grow."""
+    kept = evidence.suite.report_folder / "complexity.json"
+    found = speed.growth(evidence.trained(section), kept, measure=evidence.measures)
+    if found is None:
+        yield _NOT_MEASURED
+        return
+    first, last = speed.LENGTHS[0], speed.LENGTHS[-1]
+    headings = [
+        "system",
+        f"ms for {speed.FIXED_SOURCE} tokens",
+        f"a step with {last} source tokens ÷ with {first}",
+        "e of time ~ lengthᵉ: target alone",
+        "source and target",
+        f"MB more at {last} than at {first}",
+    ]
+    keys = ("step_longest_over_shortest_source", "target_exponent", "total_exponent")
+    cells = [
+        [
+            evidence.label(row),
+            f"{own['latency_ms']:.1f}",
+            *(f"{own[key]:.2f}" for key in keys),
+            f"{own['memory_growth_mb']:.1f}",
+        ]
+        for row, own in found.rows.items()
+    ]
+    yield Table(headings, cells)
+    yield (
+        f"Batch 1, beam 1, two threads, int8 in our runtime; exponents between {speed.LENGTHS[-2]} and {last} tokens; "
+        f"{found.machine}."
+    )
+    yield f"`{evidence.told(found.command)}`, where ROW.yaml is the recipe of a row with its settings"
+
+
+def latency(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
+    """The paper's Table 3: milliseconds a sentence, in the mean over a test set, beside the first row."""
+    systems = evidence.trained(section)
+    test_set = evidence.test_source(next(iter(systems)))
+    kept = evidence.suite.report_folder / "latency.json"
+    found = speed.latencies(systems, test_set, _BEAMS, kept, measure=evidence.measures)
+    if found is None:
+        yield _NOT_MEASURED
+        return
+    first = next(iter(found.rows.values()))
+    headings = ["system", *(f"ms a sentence, beam {beam}" for beam in _BEAMS), *(f"faster, beam {b}" for b in _BEAMS)]
+    rows = [
+        [
+            evidence.label(row),
+            *(f"{value:.1f}" for value in own),
+            *(f"{slow / value:.2f} ×" for slow, value in zip(first, own, strict=True)),
+        ]
+        for row, own in found.rows.items()
+    ]
+    yield Table(headings, rows)
+    yield (
+        f"Sentences of {test_set.name} one at a time, {speed.THREADS} threads, int8 in our runtime; "
+        f"random weights at the rows' sizes, a translation is as long as its source; {found.machine}."
+    )
+    yield f"`{evidence.told(found.command)}`, where ROW.yaml is the recipe of a row with its settings"
