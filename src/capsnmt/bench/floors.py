@@ -60,19 +60,26 @@ def capsnmt_work(
         OUTPUT: Work(output, output * target_length, 2 * output * rows),
     }
     if model.get("attention", "none") == "capsules":
-        query_and_output = 2 * d * d  # keys and values are made once, by the encoder
+        query_and_output = _attending(model) * 2 * d * d  # keys and values are made once, by the encoder
         stages[ATTENTION] = Work(query_and_output, query_and_output * target_length, 2 * query_and_output * rows)
     return stages
+
+
+def _attending(model: Mapping[str, Any]) -> int:
+    """How many layers of the decoder attend, if any do."""
+    layers: int = model["decoder_layers"]
+    return layers if model.get("attending") == "all" else 1
 
 
 def _encoder_work(model: Mapping[str, Any], source_length: int) -> Work:
     d, T, M, layers = model["width"], model["num_iterations"], model["num_capsules"][-1], model["encoder_layers"]
     inputs = layers * 4 * d * d  # two directions, each with four gates of d/2 from d
     recurrent = layers * 2 * d * d  # and from d/2
-    composed = T * M * d * d  # W_j of Eq. 8, one set per iteration
+    own = {"per_parent": M * d * d, "shared": d * d, "low_rank": 2 * M * d * model.get("rank", 0)}
+    composed = T * own[model.get("transform", "per_parent")]  # W_j of Eq. 8, one set per iteration
     g = 2 * d * d  # Eq. 14: two layers
     joined = M * d * d  # W_c
-    keys_and_values = 2 * d * d if model.get("attention", "none") == "capsules" else 0
+    keys_and_values = _attending(model) * 2 * d * d if model.get("attention", "none") == "capsules" else 0
     weights = inputs + recurrent + composed + g + joined + keys_and_values
     read = inputs + recurrent * source_length + composed + g * T + joined + keys_and_values
     products = (inputs + recurrent + composed) * source_length + g * (source_length + (T - 1) * M)
