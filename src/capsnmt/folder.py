@@ -7,7 +7,9 @@ weights.safetensors, metrics.jsonl, card.md; while training also checkpoints/ an
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from capsnmt.config import (
     FORMAT_VERSION,
@@ -25,13 +27,19 @@ from capsnmt.text.pipeline import TextPipeline
 CONFIG, WEIGHTS, METRICS, CARD = "config.yaml", "weights.safetensors", "metrics.jsonl", "card.md"
 
 
-def create_folder(config: RunConfig, text: TextPipeline) -> Path:
-    """Makes the model folder of a run, or checks that an existing one belongs to the same recipe."""
+def create_folder(
+    config: RunConfig, text: TextPipeline, *, whole: Callable[[dict[str, Any]], dict[str, Any]] = dict
+) -> Path:
+    """Makes the model folder of a run, or checks that an existing one belongs to the same recipe.
+
+    `whole` fills the defaults into a model section: a recipe that spells one out is still the same.
+    """
     folder = Path(config.output)
     record = VocabularyRecord(source_size=text.source_size, target_size=text.target_size, fingerprint=text.fingerprint)
     wanted = FolderConfig(**config.model_dump(), format_version=FORMAT_VERSION, vocabulary=record)
     if (folder / CONFIG).exists():
-        _check_same_run(read_folder_config(folder), wanted, folder)
+        old = read_folder_config(folder)
+        _check_same_run(_with_model(old, whole(old.model)), _with_model(wanted, whole(wanted.model)), folder)
     folder.mkdir(parents=True, exist_ok=True)
     if not _holds_text(folder, text):  # what is there already is not written again: a kill could leave half of it
         text.copy_to(folder)
@@ -77,6 +85,10 @@ def _holds_text(folder: Path, text: TextPipeline) -> bool:
 
 # What may change between a run and its resumption: how long it goes on and what it prints, not what it computes.
 _FREE_KEYS = {"training.steps", "training.keep_last", "training.log_every", "training.patience"}
+
+
+def _with_model(config: FolderConfig, model: dict[str, Any]) -> FolderConfig:
+    return config.model_copy(update={"model": model})
 
 
 def _check_same_run(old: FolderConfig, new: FolderConfig, folder: Path) -> None:

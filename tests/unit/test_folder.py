@@ -8,6 +8,7 @@ import yaml
 from capsnmt.config import FORMAT_VERSION, RunConfig, SubwordsConfig, TextConfig, parse
 from capsnmt.errors import CapsNMTError
 from capsnmt.folder import CONFIG, create_folder, load_text, read_folder_config
+from capsnmt.models import whole_model_section
 from capsnmt.text.pipeline import JOINT_FILE, TextPipeline
 from capsnmt.text.subwords import train_subwords
 
@@ -89,6 +90,17 @@ def test_another_recipe_is_refused_by_its_keys(make_config, text):
     assert "model.width: 16 -> 32" in message
     assert "training.steps" not in message
     assert "output" in message  # the way out
+
+
+def test_a_default_that_is_spelt_out_is_the_same_recipe(make_config, text):
+    config = make_config()
+    create_folder(config, text, whole=whole_model_section)
+    spelt = config.model_copy(update={"model": {**config.model, "attending": "first"}})
+    folder = create_folder(spelt, text, whole=whole_model_section)
+    assert read_folder_config(folder).model["attending"] == "first"
+    other = config.model_copy(update={"model": {**config.model, "attending": "all"}})
+    with pytest.raises(CapsNMTError, match=r"model\.attending: 'first' -> 'all'"):
+        create_folder(other, text, whole=whole_model_section)
 
 
 def test_a_new_setting_of_the_model_is_noticed(make_config, text):

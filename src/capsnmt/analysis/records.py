@@ -43,9 +43,9 @@ def read_record(path: Path) -> dict[str, Any]:
 
 def settings_of(config: RunConfig) -> dict[str, Any]:
     """The whole recipe, the model's defaults spelt out: a default that changes later must not change a record."""
-    from capsnmt.models import parse_model_config  # brings torch
+    from capsnmt.models import whole_model_section  # brings torch
 
-    return {**config.model_dump(mode="json"), "model": parse_model_config(config.model).model_dump(mode="json")}
+    return {**config.model_dump(mode="json"), "model": whole_model_section(config.model)}
 
 
 def check_settings(path: Path, record: dict[str, Any], wanted: RunConfig) -> None:

@@ -52,6 +52,11 @@ def parse_model_config(values: dict[str, Any]) -> StrictModel:
     return parse(MODELS[name].config, values, "model")
 
 
+def whole_model_section(values: dict[str, Any]) -> dict[str, Any]:
+    """The `model` section with its system's defaults spelt out, as plain values."""
+    return parse_model_config(values).model_dump(mode="json")
+
+
 def build_model(values: dict[str, Any], *, source_size: int, target_size: int) -> TranslationModel:
     """Builds the system that the `model` section names."""
     config = parse_model_config(values)

@@ -18,7 +18,7 @@ from capsnmt.data.batches import Batch, BatchStream, Share, corpus_repeats
 from capsnmt.data.prepare import PreparedCorpus, load_store, prepare
 from capsnmt.errors import CapsNMTError
 from capsnmt.folder import WEIGHTS, create_folder, read_folder_config
-from capsnmt.models import build_model, parse_model_config
+from capsnmt.models import build_model, parse_model_config, whole_model_section
 from capsnmt.models.weights import load_weights, read_weights, save_weights
 from capsnmt.runtime.allocator import keep_freed_memory
 from capsnmt.runtime.torch_engine import pick_device
@@ -64,7 +64,7 @@ def _train(config: RunConfig, ranks: Ranks, stop: StopRequest, *, show: bool) ->
     with ranks.one_after_another():
         store_folder = prepare(config, progress=show)
         text = TextPipeline.load(store_folder, config.text)
-        folder = create_folder(config, text) if ranks.is_first else Path(config.output)
+        folder = create_folder(config, text, whole=whole_model_section) if ranks.is_first else Path(config.output)
     corpus = load_store(store_folder)
     checkpoints = folder / "checkpoints"
 
