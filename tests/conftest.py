@@ -74,6 +74,7 @@ TINY = {
             "encoder_layers": 1,
             "decoder_layers": 2,
             "projection_width": 20,
+            "projection_residual": True,
             "vector_norm": True,
             "attention": "vectors",
             "attending": "all",

@@ -34,6 +34,7 @@ class SimpleAggregationConfig(StrictModel):
     encoder_layers: int = Field(4, ge=1)
     decoder_layers: int = Field(3, ge=1)
     projection_width: int | None = Field(None, ge=1)  # Deviation: inner width of a feed-forward network on C
+    projection_residual: bool = False  # Deviation: and a residual connection around it, as around CapsNMT's capsules
     vector_norm: bool = False  # Deviation: layer norm on each vector of C, as on CapsNMT's capsules
     attention: Literal["none", "vectors"] = "none"  # Deviation: the decoder also attends over the four vectors
     num_heads: int = Field(4, ge=1)  # of that attention
@@ -75,7 +76,9 @@ class SimpleAggregation(TranslationModel):
     def encode(self, src: Tensor, src_mask: Tensor) -> Memory:
         """One vector W_c C a sentence: (batch, dim)."""
         h = self.encoder(self.dropout(self.source_embedding(src)), src_mask)
-        C = self.dropout(self.norm(self.projection(aggregate(h, src_mask))))
+        C = aggregate(h, src_mask)  # (batch, 4, dim)
+        projected = self.projection(C)
+        C = self.dropout(self.norm(C + projected if self.config.projection_residual else projected))
         memory = {"context": self.W_c(C.flatten(1))}
         return memory if self.config.attention == "none" else memory | self.decoder.remember(C)
 
