@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from capsnmt.analysis import speed
+from capsnmt.analysis import results, speed
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMED = ("tokens_per_s", "minutes", "finished")
@@ -70,6 +70,7 @@ def section(text, title):
 
 @pytest.mark.timeout(900)
 def test_killed_and_started_again_it_reports_the_same_scores(suite, run_here, tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "FEWEST_SENTENCES", 1)  # the test set is small
     once = ("--repeats", "1", "--pause", "0")
     monkeypatch.setattr(speed, "GROWTH_REPEATS", (*once, "--step-repeats", "1"))
     monkeypatch.setattr(speed, "LATENCY_REPEATS", (*once, "--sentences", "2", "--passes", "1"))

@@ -80,7 +80,7 @@ def collect(runs: Sequence[Run]) -> dict[str, RowResult]:
     return {row: RowResult(row, sorted(results, key=lambda r: r["seed"])) for row, results in found.items()}
 
 
-_FEWEST_SENTENCES = 20  # two sentences have three resamples, and any p
+FEWEST_SENTENCES = 20  # two sentences have three resamples, and any p
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def compare(a: RowResult, b: RowResult, *, longer_than: int = 0, num_samples: in
     if len({sentences["references"] for sentences in pairs[0] + pairs[1]}) != 1:
         return None
     chosen = np.array(pairs[0][0]["source_words"]) > (longer_than or -1)
-    if chosen.sum() < _FEWEST_SENTENCES:
+    if chosen.sum() < FEWEST_SENTENCES:
         return None
     counts = [[np.array(sentences["bleu"])[chosen] for sentences in row] for row in pairs]
     return Difference(a.row, b.row, len(seeds), paired_gain(*counts, num_samples=num_samples))
