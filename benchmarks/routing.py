@@ -1,7 +1,8 @@
 """What routing costs in training: its share of an update's time, and memory as sources grow.
 
-    python benchmarks/routing.py [--width 256] [--capsules 8] [--json FILE] [--plot FILE.png]
+    python benchmarks/routing.py [RECIPE] [--set model.width=512 …] [--json FILE] [--plot FILE.png]
 
+The model and its precision (`training.bf16_modules`) are the recipe's, by default those of Multi30k's CapsNMT.
 Share: the capsule layers alone, forward and backward, over the whole update of the same batch, in turn, medians. With
 torch's profile of where the time of the capsule layers goes. Memory: what autograd keeps for the backward pass, counted
 exactly, of one sentence of growing length; the straight line through it, and its R².
@@ -23,12 +24,13 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.profiler import ProfilerActivity, profile
 
 from capsnmt.analysis.figures import Curve, curves
-from capsnmt.config import TrainingConfig
+from capsnmt.config import TrainingConfig, load_recipe
 from capsnmt.models import build_model
 from capsnmt.models.capsnmt import CapsNMT
 from capsnmt.runtime.allocator import keep_freed_memory
 from capsnmt.training.loop import build_optimiser
 from capsnmt.training.loss import label_smoothed_loss
+from capsnmt.training.precision import use_bf16
 
 VOCABULARY = 8000
 LENGTH = 27  # of the sentences of the timed batch, as in WMT14
@@ -118,8 +120,8 @@ def r_squared(values: list[float]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--capsules", type=int, default=8)
+    parser.add_argument("recipe", nargs="?", default="recipes/multi30k-en-de/capsnmt.yaml")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting")
     parser.add_argument("--batch-tokens", type=int, default=2048)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--json", type=Path)
@@ -127,13 +129,15 @@ def main() -> None:
     args = parser.parse_args()
     keep_freed_memory()
     torch.manual_seed(1)
-    section = {"system": "capsnmt", "width": args.width, "num_capsules": [args.capsules], "attention": "capsules"}
-    model = build_model(section, source_size=VOCABULARY, target_size=VOCABULARY).train()
+    recipe = load_recipe(args.recipe, args.set)
+    model = build_model(recipe.model, source_size=VOCABULARY, target_size=VOCABULARY).train()
     assert isinstance(model, CapsNMT)
+    use_bf16(model, recipe.training.bf16_modules)
     memory = memory_by_length(model)
     record = {
-        "width": args.width,
-        "capsules": args.capsules,
+        "recipe": args.recipe,
+        "set": args.set,
+        "threads": torch.get_num_threads(),
         **share_of_update(model, args.batch_tokens, args.repeats),
         "lengths": LENGTHS,
         "kept_mb": memory,
