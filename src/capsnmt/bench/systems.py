@@ -25,6 +25,7 @@ class BenchSystem:
     model: dict[str, Any] = field(default_factory=dict)  # of ours: the `model` section of a recipe, widths or none
     layers: tuple[int, int] = (0, 0)  # of a peer: encoder and decoder
     selection: bool = False  # vocabulary selection, which CTranslate2 calls a vocabulary map
+    own_sizes: bool = False  # of a recipe or a model folder: its `model` section is whole
 
 
 def _capsnmt(num_capsules: int, **changes: Any) -> dict[str, Any]:
@@ -57,9 +58,9 @@ SYSTEMS: dict[str, BenchSystem] = {
 def model_section(system: BenchSystem, width: int) -> dict[str, Any]:
     """The `model` section of one of our systems at this width; all else is the system's own default.
 
-    A recipe's is taken as it is.
+    That of a recipe or a model folder is taken as it is.
     """
-    if "width" in system.model:
+    if system.own_sizes:
         return system.model
     widths: dict[str, Any] = {"width": width}
     if system.model["system"] == "transformer":
@@ -88,9 +89,9 @@ def _system(name: str) -> BenchSystem:
     if name in SYSTEMS:
         return SYSTEMS[name]
     if Path(name).is_dir():
-        return BenchSystem(Path(name).name, "ours", read_folder_config(name).model)
+        return BenchSystem(Path(name).name, "ours", read_folder_config(name).model, own_sizes=True)
     if name.endswith(".yaml"):
-        return BenchSystem(Path(name).stem, "ours", load_recipe(name).model)
+        return BenchSystem(Path(name).stem, "ours", load_recipe(name).model, own_sizes=True)
     known = f"{', '.join(SYSTEMS)}, any recipe (.yaml) and any model folder"
     raise CapsNMTError(f"--systems {name}: unknown; known systems: {known}")
 

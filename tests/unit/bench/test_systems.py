@@ -6,13 +6,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+import yaml
 
 from capsnmt.bench.systems import SYSTEMS, chosen_systems, model_section
 from capsnmt.config import load_recipe
 from capsnmt.errors import CapsNMTError
-from capsnmt.models import parse_model_config
+from capsnmt.models import build_model, parse_model_config
 
-RECIPES = Path(__file__).parents[3] / "recipes" / "wmt14-en-de"
+ALL_RECIPES = Path(__file__).parents[3] / "recipes"
+RECIPES = ALL_RECIPES / "wmt14-en-de"
+STUDY = sorted((ALL_RECIPES / "multi30k-en-de").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("name", ["capsnmt", "transformer"])
@@ -46,3 +50,24 @@ def test_without_ctranslate2_its_rows_are_left_out_with_the_command_that_adds_th
 def test_systems_keep_the_order_that_was_asked_for():
     found, _ = chosen_systems(["transformer", "capsnmt", "transformer"], ())
     assert list(found) == ["transformer", "capsnmt"]
+
+
+def built(recipe):
+    """The system of a recipe as a benchmark builds it, without memory for its weights."""
+    systems, _ = chosen_systems([str(recipe)], ())
+    section = model_section(systems[str(recipe)], 512)
+    with torch.device("meta"):
+        build_model(section, source_size=200, target_size=200)
+    return section
+
+
+@pytest.mark.parametrize("recipe", STUDY, ids=lambda path: path.stem)
+def test_every_recipe_of_the_study_is_measured_as_it_is(recipe):
+    assert built(recipe) == load_recipe(recipe).model
+
+
+def test_a_recipe_of_every_system_is_measured_as_it_is(system, tiny_config, tmp_path):
+    values = yaml.safe_load(STUDY[0].read_text(encoding="utf-8"))
+    recipe = tmp_path / "small.yaml"
+    recipe.write_text(yaml.safe_dump({**values, "model": tiny_config(system)}), encoding="utf-8")
+    assert built(recipe) == tiny_config(system)
