@@ -137,6 +137,7 @@ class NormaliseConfig(StrictModel):
 
 
 PieceType = Literal["bpe", "unigram", "char", "word"]
+NO_SUBWORDS: dict[PieceType, str] = {"char": "characters", "word": "words"}  # pieces of other lengths, by their name
 
 
 class SubwordsConfig(StrictModel):

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import capsnmt
 from capsnmt.bench.peer_model import convert_folder, random_transformer, write_peer
 from capsnmt.bench.peer_tokens import token_of
 from capsnmt.bench.requests import MOST_POSITIONS, RandomModels
 from capsnmt.bench.systems import PEER_PACKAGE, BenchSystem, model_section, num_heads, vocabulary_sizes
 from capsnmt.config import FORMAT_VERSION, FolderConfig, parse
 from capsnmt.folder import WEIGHTS
+from capsnmt.runtime.identity import code_hash, hash_of_files
 from capsnmt.runtime.lexicon import Lexicon
 from capsnmt.runtime.manifest import sha256_of_file
 from capsnmt.text.subwords import EOS, UNK
@@ -67,14 +67,14 @@ def build(system: BenchSystem, request: RandomModels, work: Path) -> Path:
         return _kept(work, str(model["system"]), about, lambda folder: _write_ours(model, sizes, lexicon, folder))
     about = {"vocabulary": request.vocabulary, "words": request.words, "seed": SEED}
     about |= {"layers": system.layers, "width": request.width, "map": system.selection}
-    about |= {"version": version(PEER_PACKAGE), "code": _hash_of_files([Path(__file__), PEER_CODE])}
+    about |= {"version": version(PEER_PACKAGE), "code": hash_of_files([Path(__file__), PEER_CODE])}
     return _kept(work, "ctranslate2", about, lambda folder: _write_peer(system, request, folder))
 
 
 def build_converted(folder: Path, work: Path) -> Path:
     """CTranslate2's form of one of our trained Transformers."""
     about = {"weights": sha256_of_file(folder / WEIGHTS), "version": version(PEER_PACKAGE)}
-    about["code"] = _hash_of_files([PEER_CODE])
+    about["code"] = hash_of_files([PEER_CODE])
     return _kept(work, "converted", about, lambda target: convert_folder(folder, target, num_positions=MOST_POSITIONS))
 
 
@@ -183,10 +183,4 @@ def _peak_graph(name: str) -> onnx.ModelProto:
 
 def _exporter_hash() -> str:
     """Of the code that makes a runtime: another exporter makes other folders."""
-    package = Path(capsnmt.__file__).parent
-    files = [Path(__file__), *sorted((package / "runtime").glob("*.py")), *sorted((package / "models").glob("*.py"))]
-    return _hash_of_files(files)
-
-
-def _hash_of_files(files: list[Path]) -> str:
-    return hashlib.sha256("".join(sha256_of_file(file) for file in files).encode()).hexdigest()
+    return code_hash("runtime", "models") + hash_of_files([Path(__file__)])

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from capsnmt.bench.systems import BenchSystem, vocabulary_sizes
-from capsnmt.config import PieceType, SubwordsConfig
+from capsnmt.config import NO_SUBWORDS, PieceType, SubwordsConfig
 from capsnmt.data.corpus import read_lines
 from capsnmt.errors import CapsNMTError
 from capsnmt.text.subwords import EOS, Subwords, train_subwords
@@ -22,7 +22,6 @@ FIRST_ID = 4  # after the special ids
 MOST_TOKENS = 256  # of a sentence, as `decoding.max_source_tokens`
 MOST_CHARACTERS = 1024  # of a sentence that is cut into them
 SUBWORDS = SubwordsConfig(type="bpe", vocabulary=8000, protected_symbols=0)
-COUNTED: dict[PieceType, str] = {"char": "characters", "word": "words"}  # what is no subword
 
 
 def made_sentence(length: int, vocabulary: int, *, seed: int = 1) -> list[int]:
@@ -53,13 +52,13 @@ class RealText:
 
     def per_subword(self, pieces: PieceType) -> float:
         """How many such pieces stand for one subword, in the mean over all sentences."""
-        if pieces not in COUNTED:
+        if pieces not in NO_SUBWORDS:
             return 1.0
         own, subwords = (sum(map(len, self._in(kind))) for kind in (pieces, SUBWORDS.type))
         return round(own / subwords, 2)
 
     def _in(self, pieces: PieceType) -> list[list[int]]:
-        kind = pieces if pieces in COUNTED else SUBWORDS.type
+        kind = pieces if pieces in NO_SUBWORDS else SUBWORDS.type
         if kind not in self._ids:
             model = self._folder / f"bench.{kind}.model"
             with _silent(logging.getLogger("capsnmt.text.subwords")):  # a smaller vocabulary is expected here
@@ -98,7 +97,7 @@ def token_notes(systems: Mapping[str, BenchSystem], tokens: Mapping[str, Tokens]
     """What a length means for systems that do not count subwords."""
     notes = []
     for name, own in tokens.items():
-        if (counted := COUNTED.get(own.pieces)) is None:
+        if (counted := NO_SUBWORDS.get(own.pieces)) is None:
             continue
         told = "as many as the others' subwords; --source FILE gives it as many as the same sentences have"
         if text is not None:
