@@ -321,6 +321,7 @@ def _maps(row: str, sentences: list[str], evidence: Evidence) -> list[RoutingMap
     if (folder / WEIGHTS).exists():
         maps = evidence.route(folder, sentences)
         found = {"of": settings, "sentences": sentences, "maps": [each.to_dict() for each in maps]}
+        kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(json.dumps(found, ensure_ascii=False) + "\n", encoding="utf-8")
         return maps
     if not kept.exists():

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 import yaml
 
 from capsnmt.analysis.evidence import Evidence
 from capsnmt.analysis.records import counts_of_sentences, curve, read_record, settings_of, write_record
-from capsnmt.analysis.reproduction import plan_of, reproduce, write_report
+from capsnmt.analysis.reproduction import plan_of, reproduce
 from capsnmt.analysis.results import Spread, collect, compare
 from capsnmt.analysis.sections import SECTIONS
 from capsnmt.analysis.suite import RowConfig, SectionConfig, chosen_rows, read_suite, run_suite, runs_of
@@ -204,10 +205,41 @@ def test_an_outside_system_is_a_row_that_is_not_trained(tmp_path):
     assert (evaluation["system"], evaluation["origin"]) == ("buck", "their submission to WMT14")
     assert all(score["signature"] for score in evaluation["scores"])
     assert plan_of(suite) == [{"run": "buck-s1", "updates": 0, "tokens": 0, "done": True}]
-    report = (write_report(suite, runs, lambda model, sentences: []) / "report.md").read_text(encoding="utf-8")
+    report = (reproduce(suite, lambda *_: [], train=False) / "report.md").read_text(encoding="utf-8")
     assert "| buck | – | – | – | – | 100.00 [100.0, 100.0] | – | 100.00 | 100.00 | 100.00 | – | – |" in report
     assert "buck was not trained here: their submission to WMT14." in report
     assert "capsnmt train" not in report
+
+
+def test_a_section_that_fails_costs_no_other_and_no_figure(compared, monkeypatch):
+    suite, _ = compared(good={"recipe": RECIPE}, bad={"recipe": RECIPE})
+    sections = [
+        SectionConfig(kind="complexity", title="Cost", text="Measured."),
+        SectionConfig(kind="table", title="Systems"),
+    ]
+    suite = suite.model_copy(update={"report": sections})
+    figures = suite.report_folder / "figures"
+    kept = []
+
+    def fails(section, evidence):
+        yield "half of it"
+        kept.extend(path.name for path in figures.iterdir())
+        raise CapsNMTError(f"no memory for {Path.cwd()}/runs/x")
+
+    figures.mkdir(parents=True)
+    (figures / "7-old.png").touch()
+    monkeypatch.setitem(SECTIONS, "complexity", fails)
+    with pytest.raises(
+        CapsNMTError, match=r"'Cost' could not be made: no memory for runs/x\nthe report of all else"
+    ):
+        reproduce(suite, lambda *_: [], say=lambda text: None)
+    assert kept == ["7-old.png"], "figures are replaced when there are new ones"
+    assert [path.name for path in figures.iterdir()] == ["1-bleu.png"]
+    report = (suite.report_folder / "report.md").read_text(encoding="utf-8")
+    told = "**Could not be made**: no memory for runs/x. The same `capsnmt reproduce` tries again"
+    assert f"## Cost\n\nMeasured.\n\n{told}" in report
+    assert "half of it" not in report
+    assert "| good | 2 |" in report
 
 
 def test_what_is_kept_is_reported_without_models_and_without_their_corpus(compared, tmp_path):
