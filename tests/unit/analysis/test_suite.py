@@ -152,10 +152,18 @@ def test_rows_are_compared_on_the_seeds_that_both_have(compared):
     rows = {"good": {"recipe": RECIPE}, "bad": {"recipe": RECIPE}, "lonely": {"recipe": RECIPE, "seeds": [9]}}
     _, found_rows = compared(**rows)
     found = compare(found_rows["good"], found_rows["bad"], num_samples=200)
-    assert found.num_seeds == 2
+    assert found.seeds == (1, 2)
+    assert str(found).endswith(", 2 seeds)")
     assert 0 < found.gain.confidence[0] < found.gain.mean < found.gain.confidence[1]
     assert found.gain.p_value < 0.05
     assert compare(found_rows["good"], found_rows["lonely"]) is None
+
+
+@pytest.mark.parametrize(("seeds", "told"), [([1], ", seed 1)"), ([1, 2], ", seeds 1, 2)"), ([1, 2, 3], ", 3 seeds)")])
+def test_a_difference_says_of_which_seeds_it_is_where_a_row_has_more(compared, seeds, told):
+    _, rows = compared(good={"recipe": RECIPE, "seeds": [1, 2, 3]}, bad={"recipe": RECIPE, "seeds": seeds})
+    for a, b in (("good", "bad"), ("bad", "good")):
+        assert str(compare(rows[a], rows[b], num_samples=50)).endswith(told)
 
 
 def test_rows_are_compared_on_sentences_of_some_length(compared):
@@ -229,9 +237,7 @@ def test_a_section_that_fails_costs_no_other_and_no_figure(compared, monkeypatch
     figures.mkdir(parents=True)
     (figures / "7-old.png").touch()
     monkeypatch.setitem(SECTIONS, "complexity", fails)
-    with pytest.raises(
-        CapsNMTError, match=r"'Cost' could not be made: no memory for runs/x\nthe report of all else"
-    ):
+    with pytest.raises(CapsNMTError, match=r"'Cost' could not be made: no memory for runs/x\nthe report of all else"):
         reproduce(suite, lambda *_: [], say=lambda text: None)
     assert kept == ["7-old.png"], "figures are replaced when there are new ones"
     assert [path.name for path in figures.iterdir()] == ["1-bleu.png"]
