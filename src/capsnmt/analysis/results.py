@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,10 @@ class RowResult:
     def seeds(self) -> set[int]:
         """Of its runs."""
         return {run["seed"] for run in self.runs}
+
+    def of_seeds(self, seeds: Collection[int]) -> RowResult:
+        """The same row with these seeds alone."""
+        return RowResult(self.row, [run for run in self.runs if run["seed"] in seeds])
 
     def scores(self, name: str) -> list[float]:
         """One score of every seed, such as BLEU or chrF2 on the test set."""

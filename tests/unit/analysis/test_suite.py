@@ -90,6 +90,7 @@ def write_records(runs, scores):
                 ],
             },
             "greedy": [{"name": "BLEU", "value": scores[run.name] - 1.0}],
+            "sentences": {"references": run.name},  # its own, so that it is not compared
         }
         write_record(run.record, record)
 
@@ -191,10 +192,45 @@ def test_students_are_shown_beside_themselves_and_their_teacher(compared):
     section = SectionConfig(kind="distillation", title="", rows=["student"])
     table = next(SECTIONS["distillation"](section, Evidence(suite, runs_of(suite), None, lambda *_: [])))
     greedy, beam = table.rows
-    assert greedy[:4] == ["student", "1", "39.00", "89.00"]
-    assert (greedy[4], *greedy[5:]) == ("+50.00", "89.00", "100.0", "100.0")
-    assert beam[2:4] == ["40.00", "90.00"]
-    assert "(p = " in beam[4]
+    assert greedy == ["student", "1", "1", "39.00", "89.00", "+50.00", "89.00", "100.0", "100.0"]
+    assert beam[1:5] == ["1", "the recipe's", "40.00", "90.00"]
+    assert "(p = " in beam[5]
+
+
+def distilled(suite):
+    """The table of a suite's students."""
+    section = SectionConfig(kind="distillation", title="")
+    return next(SECTIONS["distillation"](section, Evidence(suite, runs_of(suite), None, lambda *_: []))).rows
+
+
+def test_students_are_compared_on_the_seeds_that_both_have_with_the_model_that_taught(tmp_path):
+    rows = {
+        "teacher": {"recipe": RECIPE, "seeds": [1, 2]},
+        "plain": {"recipe": RECIPE, "set": {"model.width": 64}, "seeds": [1, 2, 3]},
+        "student": {"recipe": RECIPE, "set": {"model.width": 64}, "seeds": [2, 3, 4], "distilled_from": "teacher"},
+    }
+    suite = suite_of(tmp_path, rows=rows)
+    scores = {"teacher-s1": 40.0, "teacher-s2": 99.0, "plain-s1": 99.0, "plain-s2": 20.0, "plain-s3": 22.0}
+    scores |= {"student-s2": 30.0, "student-s3": 32.0, "student-s4": 99.0}
+    write_records(runs_of(suite), scores)
+    greedy, beam = distilled(suite)
+    assert greedy == ["student", "2", "1", "20.00 ± 1.41", "30.00 ± 1.41", "+10.00", "39.00", "76.9", "52.6"]
+    assert beam[3:5] == ["21.00 ± 1.41", "31.00 ± 1.41"]
+    assert beam[6:] == ["40.00", "77.5", "52.6"]
+
+
+@pytest.mark.parametrize("others", [{}, {"plain": {"recipe": RECIPE, "set": {"model.width": 64}, "seeds": [9]}}])
+def test_a_student_without_a_comparable_row_is_shown_beside_its_teacher(tmp_path, others):
+    rows = {
+        "teacher": {"recipe": RECIPE, "seeds": [1]},
+        "student": {"recipe": RECIPE, "set": {"model.width": 64}, "distilled_from": "teacher"},
+    }
+    suite = suite_of(tmp_path, rows={**rows, **others})
+    write_records(runs_of(suite), {"teacher-s1": 40.0, "student-s1": 30.0, "student-s2": 32.0, "plain-s9": 10.0})
+    assert distilled(suite) == [
+        ["student", "2", "1", "–", "30.00 ± 1.41", "–", "39.00", "76.9", "–"],
+        ["student", "2", "the recipe's", "–", "31.00 ± 1.41", "–", "40.00", "77.5", "–"],
+    ]
 
 
 def test_an_outside_system_is_a_row_that_is_not_trained(tmp_path):
