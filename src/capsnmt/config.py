@@ -136,10 +136,14 @@ class NormaliseConfig(StrictModel):
     spaces: bool = Field(True, description="fold runs of white space, trim, drop control and zero-width characters")
 
 
+PieceType = Literal["bpe", "unigram", "char", "word"]
+NO_SUBWORDS: dict[PieceType, str] = {"char": "characters", "word": "words"}  # pieces of other lengths, by their name
+
+
 class SubwordsConfig(StrictModel):
     """SentencePiece settings."""
 
-    type: Literal["bpe", "unigram", "char", "word"] = "bpe"
+    type: PieceType = "bpe"
     vocabulary: int | tuple[int, int] = Field(8000, description="its size, or [source, target] with joint: false")
     joint: bool = Field(True, description="one vocabulary for both languages")
     byte_fallback: bool = Field(True, description="unknown characters become bytes (bpe and unigram only)")

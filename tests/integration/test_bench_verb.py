@@ -88,6 +88,21 @@ def test_growth_of_a_recipe_and_with_the_target_alone(bench, work, tmp_path):
     assert figures["target_exponent"] is not None
 
 
+def test_growth_of_characters_is_that_of_as_long_sentences_in_a_vocabulary_of_their_own(bench, corpus, tmp_path):
+    recipe = yaml.safe_load((RECIPES / "multi30k-en-de" / "bytenet.yaml").read_text())
+    recipe["model"] |= {"width": 16, "dilations": [1, 2], "encoder_sets": 1, "decoder_sets": 1}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(recipe))
+    work = tmp_path / "work"
+    given = ("--systems", tmp_path / "small.yaml", "--lengths", "2,4,8", "--steps", 2, "--threads", 1, "--work", work)
+    report = bench("growth", *given, "--source", corpus / "test.en", *SIZES)
+    (figures,) = report["figures"].values()
+    assert figures["tokens_per_subword"] > 1.5
+    assert f"small has characters, {figures['tokens_per_subword']:g} for each subword of the others" in report["notes"]
+    (manifest,) = work.glob("*/runtime/manifest.json")
+    sizes = json.loads(manifest.read_text())["vocabulary"]
+    assert (sizes["source_size"], sizes["target_size"]) == (99, 112)
+
+
 def test_limit_gives_stages_that_add_up(bench, work):
     given = ("--systems", "capsnmt-attention", "--length", 4, "--beams", 2, "--threads", 1, "--work", work)
     report = bench("limit", *given, *SIZES)

@@ -41,6 +41,7 @@ class Section:
 
     title: str
     blocks: list[str | Table | Figure] = field(default_factory=list)
+    fault: str | None = None  # why it could not be made
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,12 @@ class Evidence:
         if data.test is None:
             raise CapsNMTError(f"the recipe of {row} names no test set")
         return files_of(data.test, data.root)[0]
+
+    def without_folders(self, text: str) -> str:
+        """A text for the reader, whose folders lie elsewhere."""
+        if self.data is not None:
+            text = text.replace(f"{Path(self.data).resolve()}/", "DATA/")
+        return text.replace(f"{Path.cwd()}/", "")
 
     def told(self, command: Sequence[str]) -> str:
         """A command for the reader, whose folders lie elsewhere."""

@@ -8,17 +8,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import IO
 
 _PARENT = "CAPSNMT_PARENT"  # cli.main looks for it
 _PR_SET_PDEATHSIG = 1  # of Linux's <sys/prctl.h>
 
 
-def run_command(command: Sequence[str], out: IO[str], *, threads: int) -> int:
-    """Runs `capsnmt COMMAND` on so many threads with all its words in `out`. Returns its exit code."""
+def run_command(command: Sequence[str], out: IO[str], *, threads: int, folder: Path | None = None) -> int:
+    """Runs `capsnmt COMMAND` in a folder, on so many threads, with all its words in `out`. Returns its exit code."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), _PARENT: str(os.getpid())}
     argv = [sys.executable, "-m", "capsnmt", *command]
-    return subprocess.run(argv, stdout=out, stderr=out, env=environment, check=False).returncode
+    return subprocess.run(argv, stdout=out, stderr=out, env=environment, cwd=folder, check=False).returncode
 
 
 def end_with_parent() -> None:

@@ -44,26 +44,26 @@ def reproduce(
     for run in runs:
         run.check()  # nothing that was made with other settings is trained beside, or reported
     failed = run_suite(suite, data=data, jobs=jobs, only=only, say=say) if train else []
-    folder = write_report(suite, runs, route, data, measures=train)
-    if failed:
-        raise CapsNMTError(
-            f"{len(failed)} runs failed: {', '.join(failed)}; their logs are in {suite.output}, "
-            f"the report of the others is {folder}"
-        )
+    sections = sections_of(Evidence(suite, runs, data, route, measures=train))
+    folder = write_report(suite, runs, sections)
+    faults = [f"{len(failed)} runs failed: {', '.join(failed)}; their logs are in {suite.output}"] if failed else []
+    faults += [f"{section.title!r} could not be made: {section.fault}" for section in sections if section.fault]
+    if faults:
+        raise CapsNMTError("\n".join([*faults, f"the report of all else is {folder}"]))
     return folder
 
 
-def write_report(
-    suite: SuiteConfig, runs: Sequence[Run], route: Route, data: str | None = None, *, measures: bool = True
-) -> Path:
+def sections_of(evidence: Evidence) -> list[Section]:
+    """All that the report consists of; a section that fails says so and costs no other."""
+    wanted = evidence.suite.report or [SectionConfig(kind="table", title="Results")]
+    return [*(_section(each, evidence) for each in wanted), _commands(evidence)]
+
+
+def write_report(suite: SuiteConfig, runs: Sequence[Run], sections: Sequence[Section]) -> Path:
     """The report of what is finished; runs that are not are named."""
     folder = suite.report_folder
     shutil.rmtree(folder / "figures", ignore_errors=True)  # of a report that had other sections
     (folder / "figures").mkdir(parents=True)
-    evidence = Evidence(suite, runs, data, route, measures)
-    wanted = suite.report or [SectionConfig(kind="table", title="Results")]
-    sections = [_section(each, evidence) for each in wanted]
-    sections.append(_commands(evidence))
     for number, section in enumerate(sections):
         for block in section.blocks:
             if isinstance(block, Figure):
@@ -116,12 +116,15 @@ def cost_of(suite: SuiteConfig, devices: str, data: str | None = None) -> list[s
 
 
 def _section(config: SectionConfig, evidence: Evidence) -> Section:
-    blocks: list[str | Table | Figure] = [config.text] if config.text else []
-    if evidence.rows(config):
-        blocks += SECTIONS[config.kind](config, evidence)
-    else:
-        blocks.append("None of its runs is finished.")
-    return Section(config.title, blocks)
+    text = [config.text] if config.text else []
+    if not evidence.rows(config):
+        return Section(config.title, [*text, "None of its runs is finished."])
+    try:
+        return Section(config.title, [*text, *SECTIONS[config.kind](config, evidence)])
+    except CapsNMTError as error:
+        fault = evidence.without_folders(str(error))
+        told = f"**Could not be made**: {fault}. The same `capsnmt reproduce` tries again and trains nothing twice."
+        return Section(config.title, [*text, told], fault)
 
 
 def _commands(evidence: Evidence) -> Section:

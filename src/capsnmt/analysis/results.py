@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,15 @@ class RowResult:
 
     row: str
     runs: list[dict[str, Any]]  # records as `suite` wrote them, by seed
+
+    @property
+    def seeds(self) -> set[int]:
+        """Of its runs."""
+        return {run["seed"] for run in self.runs}
+
+    def of_seeds(self, seeds: Collection[int]) -> RowResult:
+        """The same row with these seeds alone."""
+        return RowResult(self.row, [run for run in self.runs if run["seed"] in seeds])
 
     def scores(self, name: str) -> list[float]:
         """One score of every seed, such as BLEU or chrF2 on the test set."""
@@ -89,12 +98,15 @@ class Difference:
 
     a: str
     b: str
-    num_seeds: int  # that both have
+    seeds: tuple[int, ...]  # that both have
+    all_seeds: bool  # and neither has more
     gain: Gain  # in the mean over them
 
     def __str__(self) -> str:
         low, high = self.gain.confidence
-        seeds = f", {self.num_seeds} seeds" if self.num_seeds > 1 else ""
+        seeds = f", {len(self.seeds)} seeds" if len(self.seeds) > 1 else ""
+        if not self.all_seeds:
+            seeds = f", seed{'s' if len(self.seeds) > 1 else ''} {', '.join(map(str, self.seeds))}"
         return f"{self.gain.mean:+.2f} [{low:+.2f}, {high:+.2f}] (p = {self.gain.p_value:.3f}{seeds})"
 
 
@@ -104,7 +116,7 @@ def compare(a: RowResult, b: RowResult, *, longer_than: int = 0, num_samples: in
     None where there is nothing to compare: no seed in common, references of their own, or too few such sentences for
     a bootstrap to mean anything.
     """
-    seeds = sorted({run["seed"] for run in a.runs} & {run["seed"] for run in b.runs})
+    seeds = tuple(sorted(a.seeds & b.seeds))
     pairs = [[_of_seed(row, seed)["sentences"] for seed in seeds] for row in (a, b)]
     if len({sentences["references"] for sentences in pairs[0] + pairs[1]}) != 1:
         return None
@@ -112,7 +124,8 @@ def compare(a: RowResult, b: RowResult, *, longer_than: int = 0, num_samples: in
     if chosen.sum() < FEWEST_SENTENCES:
         return None
     counts = [[np.array(sentences["bleu"])[chosen] for sentences in row] for row in pairs]
-    return Difference(a.row, b.row, len(seeds), paired_gain(*counts, num_samples=num_samples))
+    all_seeds = a.seeds == b.seeds
+    return Difference(a.row, b.row, seeds, all_seeds, paired_gain(*counts, num_samples=num_samples))
 
 
 def _of_seed(row: RowResult, seed: int) -> dict[str, Any]:

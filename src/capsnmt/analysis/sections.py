@@ -15,7 +15,7 @@ from capsnmt.analysis.records import curve, fingerprint, read_record
 from capsnmt.analysis.results import RowResult, Spread, compare
 from capsnmt.analysis.routing_map import RoutingMap, save_picture
 from capsnmt.analysis.speed_sections import complexity, latency
-from capsnmt.analysis.suite import SectionConfig, sweep_names
+from capsnmt.analysis.suite import SectionConfig, expanded, sweep_names
 from capsnmt.folder import WEIGHTS
 
 
@@ -109,39 +109,64 @@ def signature_line(found: dict[str, RowResult]) -> str:
 
 def distillation(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
     """What a teacher's translations give to each student: beside the same system without, and beside the teacher."""
-    headings = ["student", "beam", "without", "with", "gain", "teacher", "% of the teacher", "% of the gap closed"]
-    rows, found = [], evidence.results
-    for name in evidence.rows(section):
-        row = evidence.suite.rows[name]
-        plain = _undistilled(name, evidence)
-        if plain is None or row.distilled_from not in found:
-            continue
-        trio = [found[each] for each in (plain, name, row.distilled_from)]
-        for beam, scores in (
-            ("1", [result.greedy() for result in trio]),
-            ("the recipe's", [result.spread("BLEU") for result in trio]),
-        ):
-            without, distilled, teacher = scores
-            if without is None or distilled is None or teacher is None:
-                continue
-            gain = f"{distilled.mean - without.mean:+.2f}" if beam == "1" else _difference(name, plain, evidence)
-            share = _percent(distilled.mean, teacher.mean)
-            closed = _percent(distilled.mean - without.mean, teacher.mean - without.mean)
-            rows.append([evidence.label(name), beam, str(without), str(distilled), gain, str(teacher), share, closed])
-    yield Table(headings, rows)
+    headings = ["student", "seeds", "beam", "without", "with", "gain", "teacher", "% of the teacher"]
+    headings.append("% of the gap closed")
+    students = [name for name in evidence.rows(section) if _teacher(name, evidence) is not None]
+    yield Table(headings, [cells for name in students for cells in _taught_cells(name, evidence)])
+    yield (
+        "Students stand beside themselves without a teacher, on the seeds that both have; – if there is no such row. "
+        "The teacher is the model that taught, of one seed."
+    )
     yield signature_line(evidence.rows(section))
+
+
+def _taught_cells(name: str, evidence: Evidence) -> Iterator[list[str]]:
+    """Two rows of the table, by beam."""
+    student, teacher, plain = evidence.results[name], _teacher(name, evidence), _undistilled(name, evidence)
+    assert teacher is not None
+    if plain is not None:
+        common = student.seeds & plain.seeds
+        student, plain = student.of_seeds(common), plain.of_seeds(common)
+    for beam in ("1", "the recipe's"):
+        own, best, before = (_by_beam(result, beam) for result in (student, teacher, plain))
+        if own is None or best is None:
+            continue
+        gain = closed = "–"
+        if plain is not None and before is not None:
+            gain = f"{own.mean - before.mean:+.2f}" if beam == "1" else _difference(name, plain.row, evidence)
+            closed = _percent(own.mean - before.mean, best.mean - before.mean)
+        scores = [str(before or "–"), str(own), gain, str(best)]
+        yield [evidence.label(name), str(own.count), beam, *scores, _percent(own.mean, best.mean), closed]
+
+
+def _by_beam(result: RowResult | None, beam: str) -> Spread | None:
+    if result is None:
+        return None
+    return result.greedy() if beam == "1" else result.spread("BLEU")
 
 
 def _percent(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f}" if whole > 0 else "–"
 
 
-def _undistilled(student: str, evidence: Evidence) -> str | None:
-    """The row that is the student in all but its teacher."""
-    own = evidence.suite.rows[student]
-    for name, row in evidence.suite.rows.items():
-        if (row.recipe, row.set, row.distilled_from) == (own.recipe, own.set, None) and name in evidence.results:
-            return name
+def _teacher(student: str, evidence: Evidence) -> RowResult | None:
+    """The finished run that taught it; its row may have more seeds."""
+    run = evidence.first_run(student).teacher
+    found = None if run is None else evidence.results.get(run.row)
+    if run is None or found is None or run.seed not in found.seeds:
+        return None
+    return found.of_seeds({run.seed})
+
+
+def _undistilled(student: str, evidence: Evidence) -> RowResult | None:
+    """The row that is the student in all but its teacher, if it shares a seed with it."""
+    rows = expanded(evidence.suite)
+    own = rows[student]
+    for name, row in rows.items():
+        is_twin = (row.recipe, row.set) == (own.recipe, own.set) and row.distilled_from is None
+        found = evidence.results.get(name)
+        if is_twin and found is not None and found.origin is None and found.seeds & evidence.results[student].seeds:
+            return found
     return None
 
 
@@ -321,6 +346,7 @@ def _maps(row: str, sentences: list[str], evidence: Evidence) -> list[RoutingMap
     if (folder / WEIGHTS).exists():
         maps = evidence.route(folder, sentences)
         found = {"of": settings, "sentences": sentences, "maps": [each.to_dict() for each in maps]}
+        kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(json.dumps(found, ensure_ascii=False) + "\n", encoding="utf-8")
         return maps
     if not kept.exists():

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from capsnmt.analysis import speed
 from capsnmt.analysis.evidence import Evidence, Figure, Table
 from capsnmt.analysis.suite import SectionConfig
+from capsnmt.config import NO_SUBWORDS, RunConfig
 
 _BEAMS = (1, 8)  # of latencies
+_NOT_TRAINED = "None of its rows was trained here."
 _NOT_MEASURED = "Not measured yet: `reproduce` without `--no-train` does, on a quiet machine."
 
 
 def complexity(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
     """The paper's Time column, measured: what a translation costs as its source, its target or both grow."""
+    systems = evidence.trained(section)
+    if not systems:
+        yield _NOT_TRAINED
+        return
+    test_set = evidence.test_source(next(iter(systems)))
     kept = evidence.suite.report_folder / "complexity.json"
-    found = speed.growth(evidence.trained(section), kept, measure=evidence.measures)
+    found = speed.growth(systems, test_set, kept, measure=evidence.measures)
     if found is None:
         yield _NOT_MEASURED
         return
     first, last = speed.LENGTHS[0], speed.LENGTHS[-1]
     headings = [
         "system",
-        f"ms for {speed.FIXED_SOURCE} tokens",
-        f"a step with {last} source tokens ÷ with {first}",
+        f"ms for {speed.FIXED_SOURCE} subwords",
+        f"a step with {last} source subwords ÷ with {first}",
         "e of time ~ lengthᵉ: target alone",
         "source and target",
         f"MB more at {last} than at {first}",
@@ -40,15 +47,24 @@ def complexity(section: SectionConfig, evidence: Evidence) -> Iterator[str | Tab
     ]
     yield Table(headings, cells)
     yield (
-        f"Batch 1, beam 1, two threads, int8 in our runtime; exponents between {speed.LENGTHS[-2]} and {last} tokens; "
-        f"{found.machine}."
+        f"Batch 1, beam 1, two threads, int8 in our runtime, random weights and the vocabulary of each row's recipe; "
+        f"exponents between {speed.LENGTHS[-2]} and {last} subwords; {found.machine}."
     )
+    for row, counted in _without_subwords(systems).items():
+        yield (
+            f"{evidence.label(row)} has {counted}: {found.rows[row]['tokens_per_subword']:g} for each subword of "
+            f"{test_set.name}, so that its lengths are those of the same sentences."
+        )
+    yield from found.warnings
     yield f"`{evidence.told(found.command)}`, where ROW.yaml is the recipe of a row with its settings"
 
 
 def latency(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
     """The paper's Table 3: milliseconds a sentence, in the mean over a test set, beside the first row."""
     systems = evidence.trained(section)
+    if not systems:
+        yield _NOT_TRAINED
+        return
     test_set = evidence.test_source(next(iter(systems)))
     kept = evidence.suite.report_folder / "latency.json"
     found = speed.latencies(systems, test_set, _BEAMS, kept, measure=evidence.measures)
@@ -67,7 +83,16 @@ def latency(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table 
     ]
     yield Table(headings, rows)
     yield (
-        f"Sentences of {test_set.name} one at a time, {speed.THREADS} threads, int8 in our runtime; "
-        f"random weights at the rows' sizes, a translation is as long as its source; {found.machine}."
+        f"The first {found.num_sentences:,} sentences of {test_set.name} one at a time, {speed.THREADS} threads, int8 "
+        f"in our runtime; random weights at the rows' sizes, a translation is as long as its source; {found.machine}."
     )
+    for row, counted in _without_subwords(systems).items():
+        yield f"The sentences of {evidence.label(row)} are in {counted}, those of the others in subwords."
+    yield from found.warnings
     yield f"`{evidence.told(found.command)}`, where ROW.yaml is the recipe of a row with its settings"
+
+
+def _without_subwords(systems: Mapping[str, RunConfig]) -> dict[str, str]:
+    """The rows whose recipes have other pieces, and what those are."""
+    types = {row: config.text.subwords.type for row, config in systems.items()}
+    return {row: NO_SUBWORDS[kind] for row, kind in types.items() if kind in NO_SUBWORDS}

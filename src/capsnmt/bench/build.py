@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import capsnmt
 from capsnmt.bench.peer_model import convert_folder, random_transformer, write_peer
 from capsnmt.bench.peer_tokens import token_of
 from capsnmt.bench.requests import MOST_POSITIONS, RandomModels
-from capsnmt.bench.systems import PEER_PACKAGE, BenchSystem, model_section, num_heads
+from capsnmt.bench.systems import PEER_PACKAGE, BenchSystem, model_section, num_heads, vocabulary_sizes
 from capsnmt.config import FORMAT_VERSION, FolderConfig, parse
 from capsnmt.folder import WEIGHTS
+from capsnmt.runtime.identity import code_hash, hash_of_files
 from capsnmt.runtime.lexicon import Lexicon
 from capsnmt.runtime.manifest import sha256_of_file
 from capsnmt.text.subwords import EOS, UNK
@@ -57,20 +57,24 @@ def build_all(systems: Mapping[str, BenchSystem], request: RandomModels, work: P
 
 def build(system: BenchSystem, request: RandomModels, work: Path) -> Path:
     """A system's model folder; systems that differ in nothing but how they are run share one."""
-    about: dict[str, Any] = {"vocabulary": request.vocabulary, "words": request.words, "seed": SEED}
     if system.kind == "ours":
         model = model_section(system, request.width)
-        about |= {"model": model, "code": _exporter_hash()}
-        return _kept(work, str(model["system"]), about, lambda folder: _write_ours(model, request, folder))
+        sizes = vocabulary_sizes(system, request.vocabulary)
+        # A recipe's words are not chosen from: its vocabulary may be smaller than the choice.
+        words = request.words if system.vocabulary is None else None
+        about = {"vocabulary": sizes, "words": words, "seed": SEED, "model": model, "code": _exporter_hash()}
+        lexicon = None if words is None else made_lexicon(request)
+        return _kept(work, str(model["system"]), about, lambda folder: _write_ours(model, sizes, lexicon, folder))
+    about = {"vocabulary": request.vocabulary, "words": request.words, "seed": SEED}
     about |= {"layers": system.layers, "width": request.width, "map": system.selection}
-    about |= {"version": version(PEER_PACKAGE), "code": _hash_of_files([Path(__file__), PEER_CODE])}
+    about |= {"version": version(PEER_PACKAGE), "code": hash_of_files([Path(__file__), PEER_CODE])}
     return _kept(work, "ctranslate2", about, lambda folder: _write_peer(system, request, folder))
 
 
 def build_converted(folder: Path, work: Path) -> Path:
     """CTranslate2's form of one of our trained Transformers."""
     about = {"weights": sha256_of_file(folder / WEIGHTS), "version": version(PEER_PACKAGE)}
-    about["code"] = _hash_of_files([PEER_CODE])
+    about["code"] = hash_of_files([PEER_CODE])
     return _kept(work, "converted", about, lambda target: convert_folder(folder, target, num_positions=MOST_POSITIONS))
 
 
@@ -116,13 +120,13 @@ def _kept(work: Path, name: str, about: dict[str, Any], write: Callable[[Path], 
     return folder
 
 
-def _write_ours(model: dict[str, Any], request: RandomModels, folder: Path) -> None:
+def _write_ours(model: dict[str, Any], vocabulary: tuple[int, int], lexicon: Lexicon | None, folder: Path) -> None:
     import torch
 
     from capsnmt.models import build_model
     from capsnmt.runtime.export import write_runtime
 
-    sizes = {"source_size": request.vocabulary, "target_size": request.vocabulary}
+    sizes = {"source_size": vocabulary[0], "target_size": vocabulary[1]}
     values = {
         "languages": {"source": "en", "target": "de"},
         "data": {"train": {"tsv": "none"}, "valid": {"tsv": "none"}, "store": "none"},
@@ -137,7 +141,7 @@ def _write_ours(model: dict[str, Any], request: RandomModels, folder: Path) -> N
     torch.manual_seed(SEED)
     made = build_model(model, **sizes).eval()
     about = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-    write_runtime(made, folder, config, None, precision="int8", made_from=about, lexicon=made_lexicon(request))
+    write_runtime(made, folder, config, None, precision="int8", made_from=about, lexicon=lexicon)
 
 
 def _write_peer(system: BenchSystem, request: RandomModels, folder: Path) -> None:
@@ -179,10 +183,4 @@ def _peak_graph(name: str) -> onnx.ModelProto:
 
 def _exporter_hash() -> str:
     """Of the code that makes a runtime: another exporter makes other folders."""
-    package = Path(capsnmt.__file__).parent
-    files = [Path(__file__), *sorted((package / "runtime").glob("*.py")), *sorted((package / "models").glob("*.py"))]
-    return _hash_of_files(files)
-
-
-def _hash_of_files(files: list[Path]) -> str:
-    return hashlib.sha256("".join(sha256_of_file(file) for file in files).encode()).hexdigest()
+    return code_hash("runtime", "models") + hash_of_files([Path(__file__)])

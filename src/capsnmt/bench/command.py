@@ -37,8 +37,8 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only er
 Work = Annotated[Path | None, typer.Option(help="Keep the models that are built here, and find them again.")]
 Repeats = Annotated[int, typer.Option(help="Visits of each system, in turn.")]
 Pause = Annotated[float, typer.Option(help="Seconds before each visit, in which the last one's threads go to sleep.")]
-Width = Annotated[int, typer.Option(help="Of all models.")]
-Vocabulary = Annotated[int, typer.Option(help="Words of each language.")]
+Width = Annotated[int, typer.Option(help="Of all models; recipes and folders have their own.")]
+Vocabulary = Annotated[int, typer.Option(help="Words of each language; recipes and folders have their own.")]
 Words = Annotated[int, typer.Option(help="Words that vocabulary selection leaves to a sentence, about.")]
 Systems = Annotated[
     str, typer.Option(help="Names, recipes or model folders with commas; the first is the base of all ratios.")
@@ -136,6 +136,10 @@ def growth(
     fixed_source: Annotated[
         int | None, typer.Option(help="Also time translations of each length from a source of so many tokens.")
     ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--source", "-s", help="Gives systems on characters or words as many as its subwords have."),
+    ] = None,
     beam: Annotated[int, typer.Option(help="Beam size.")] = 1,
     threads: Threads = 2,
     systems: Systems = "",
@@ -155,6 +159,7 @@ def growth(
         steps=steps,
         max_target=max_target,
         fixed_source=fixed_source,
+        source=source,
         beam=beam,
         threads=threads,
         systems=names(systems),

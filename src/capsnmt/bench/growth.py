@@ -12,7 +12,7 @@ from capsnmt.bench.measure import in_turn, spread, straight_line
 from capsnmt.bench.pool import opened, totals_s, visit
 from capsnmt.bench.report import BenchReport, Claim, machine_now, quiet_note, ratio, spread_ms
 from capsnmt.bench.requests import GrowthRequest
-from capsnmt.bench.sentences import made_sentence
+from capsnmt.bench.sentences import RealText, Tokens, token_notes, tokens_of
 from capsnmt.bench.systems import chosen_systems
 from capsnmt.bench.worker import Worker
 
@@ -48,13 +48,16 @@ def run(request: GrowthRequest) -> BenchReport:
     systems, notes = chosen_systems(request.systems, DEFAULT)
     machine = machine_now()
     with work_folder(request.work) as work:
+        text = None if request.source is None else RealText(request.source, work)
+        tokens = tokens_of(systems, request.vocabulary, text)
+        notes += token_notes(systems, tokens, text)
         folders = build_all(systems, request, work)
         with opened(systems, folders, threads=request.threads) as workers:
-            peaks_mb = _peaks_mb(workers, request)
+            peaks_mb = _peaks_mb(workers, tokens, request)
             keys = [(name, length) for name in systems for length in request.lengths]
             _LOG.info("whole translations")
             totals = in_turn(
-                {key: _total_visit(workers[key[0]], key[1], request) for key in keys},
+                {key: _total_visit(workers[key[0]], tokens[key[0]], key[1], request) for key in keys},
                 repeats=request.repeats,
                 pause_s=request.pause_s,
             )
@@ -62,13 +65,16 @@ def run(request: GrowthRequest) -> BenchReport:
             if request.fixed_source is not None:
                 _LOG.info("translations of a source of %d tokens", request.fixed_source)
                 from_fixed = in_turn(
-                    {key: _total_visit(workers[key[0]], request.fixed_source, request, key[1]) for key in keys},
+                    {
+                        key: _total_visit(workers[key[0]], tokens[key[0]], request.fixed_source, request, key[1])
+                        for key in keys
+                    },
                     repeats=request.repeats,
                     pause_s=request.pause_s,
                 )
             _LOG.info("steps")
             steps = in_turn(
-                {key: _step_visit(workers[key[0]], key[1], request) for key in keys},
+                {key: _step_visit(workers[key[0]], tokens[key[0]], key[1], request) for key in keys},
                 repeats=request.step_repeats,
                 pause_s=request.pause_s,
             )
@@ -86,6 +92,8 @@ def run(request: GrowthRequest) -> BenchReport:
         for name, length in keys
     ]
     figures = growth_figures(rows)
+    for name, own in tokens.items():
+        figures[name]["tokens_per_subword"] = own.per_subword
     if request.max_target < request.lengths[-1]:
         notes.append(f"translations are capped at {request.max_target} tokens, so totals are no straight line")
     return BenchReport(
@@ -102,28 +110,29 @@ def run(request: GrowthRequest) -> BenchReport:
     )
 
 
-def _peaks_mb(workers: Mapping[str, Worker], request: GrowthRequest) -> dict[tuple[str, int], float]:
+def _peaks_mb(
+    workers: Mapping[str, Worker], tokens: Mapping[str, Tokens], request: GrowthRequest
+) -> dict[tuple[str, int], float]:
     found = {}
     for length in request.lengths:
         _LOG.info("memory, source length %d", length)
         for name, worker in workers.items():
-            _total_visit(worker, length, request)()
+            _total_visit(worker, tokens[name], length, request)()
             found[name, length] = round(worker.peak_mb(), 1)
     return found
 
 
 def _total_visit(
-    worker: Worker, length: int, request: GrowthRequest, target_length: int | None = None
+    worker: Worker, tokens: Tokens, length: int, request: GrowthRequest, target_length: int | None = None
 ) -> Callable[[], float]:
     """Not warmed: `_peaks_mb` has done so, and the longest take many seconds."""
-    sources = [made_sentence(length, request.vocabulary)]
-    target = min(target_length or length, request.max_target)
-    asked = visit(worker, sources, beam=request.beam, target_length=target, warm=0, calls=1)
+    target = tokens.count(min(target_length or length, request.max_target))
+    asked = visit(worker, [tokens.made(length)], beam=request.beam, target_length=target, warm=0, calls=1)
     return lambda: totals_s([asked()])[0]
 
 
-def _step_visit(worker: Worker, length: int, request: GrowthRequest) -> Callable[[], float]:
-    sources = [made_sentence(length, request.vocabulary)]
+def _step_visit(worker: Worker, tokens: Tokens, length: int, request: GrowthRequest) -> Callable[[], float]:
+    sources = [tokens.made(length)]
     asked = visit(worker, sources, beam=request.beam, target_length=request.steps + 1, calls=1)
     one_step = visit(worker, sources, beam=request.beam, target_length=1, warm=0, calls=1)
 

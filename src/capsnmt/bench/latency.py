@@ -11,13 +11,14 @@ from capsnmt.bench.measure import in_turn, spread
 from capsnmt.bench.pool import opened, totals_s, visit
 from capsnmt.bench.report import BenchReport, Claim, machine_now, quiet_note, ratio, spread_ms
 from capsnmt.bench.requests import LatencyRequest
-from capsnmt.bench.sentences import made_sentence, real_sentences
+from capsnmt.bench.sentences import RealText, token_notes, tokens_of
 from capsnmt.bench.systems import SYSTEMS, BenchSystem, chosen_systems
 from capsnmt.bench.worker import Worker
 
 _LOG = logging.getLogger(__name__)
 
 FORCED, TEST_SET = "forced", "test set"
+Sentences = Mapping[str, Sequence[Sequence[int]]]  # by system, each in its own tokens
 COLUMNS = {
     "system": "system",
     "median_ms": "median ms",
@@ -41,12 +42,15 @@ def run(request: LatencyRequest) -> BenchReport:
     machine = machine_now()
     rows: list[dict[str, Any]] = []
     with work_folder(request.work) as work:
-        forced = [made_sentence(request.length, request.vocabulary)]
-        test_set: list[list[int]] = []
-        if request.source is None:
+        text = None if request.source is None else RealText(request.source, work)
+        tokens = tokens_of(systems, request.vocabulary, text)
+        notes += token_notes(systems, tokens, text)
+        forced = {name: [own.made(request.length)] for name, own in tokens.items()}
+        test_set: Sentences = {}
+        if text is None:
             notes.append("the paper's average over a test set is left out; --source FILE adds it")
         else:
-            test_set = real_sentences(request.source, request.sentences, request.vocabulary, work)
+            test_set = {name: text.sentences(request.sentences, own) for name, own in tokens.items()}
         folders = build_all(systems, request, work)
         for threads in request.threads:
             with opened(systems, folders, threads=threads) as workers:
@@ -58,7 +62,7 @@ def run(request: LatencyRequest) -> BenchReport:
     return BenchReport(
         kind="latency",
         title=f"latency, batch 1, {request.length} forced tokens, width {request.width}, int8",
-        settings=request.settings() | {"sentences_measured": len(test_set)},
+        settings=request.settings() | {"sentences_measured": max(map(len, test_set.values()), default=0)},
         columns=COLUMNS,
         groups=("protocol", "threads", "beam"),
         rows=rows,
@@ -69,23 +73,23 @@ def run(request: LatencyRequest) -> BenchReport:
 
 
 def _forced(
-    workers: Mapping[str, Worker], sources: Sequence[Sequence[int]], beam: int, request: LatencyRequest
+    workers: Mapping[str, Worker], sources: Sentences, beam: int, request: LatencyRequest
 ) -> dict[str, list[float]]:
     """System → seconds of each translation."""
-    visits = {name: visit(worker, sources, beam=beam) for name, worker in workers.items()}
+    visits = {name: visit(worker, sources[name], beam=beam) for name, worker in workers.items()}
     found = in_turn(visits, repeats=request.repeats, pause_s=request.pause_s)
     return {name: totals_s(calls) for name, calls in found.items()}
 
 
 def _test_set(
-    workers: Mapping[str, Worker], sources: Sequence[Sequence[int]], beam: int, request: LatencyRequest
+    workers: Mapping[str, Worker], sources: Sentences, beam: int, request: LatencyRequest
 ) -> dict[str, list[float]]:
     """System → mean seconds a sentence in each pass; a translation is as long as its source."""
-    for worker in workers.values():
-        worker.ask("time", sources=sources[:1], beam=beam)
-    visits = {name: visit(worker, sources, beam=beam, warm=0, calls=1) for name, worker in workers.items()}
+    for name, worker in workers.items():
+        worker.ask("time", sources=sources[name][:1], beam=beam)
+    visits = {name: visit(worker, sources[name], beam=beam, warm=0, calls=1) for name, worker in workers.items()}
     found = in_turn(visits, repeats=request.passes, pause_s=request.pause_s)
-    return {name: [total_s / len(sources) for total_s in totals_s(calls)] for name, calls in found.items()}
+    return {name: [total_s / len(sources[name]) for total_s in totals_s(calls)] for name, calls in found.items()}
 
 
 def _rows(

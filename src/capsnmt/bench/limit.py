@@ -16,7 +16,7 @@ from capsnmt.bench.report import BenchReport, Claim, machine_now, quiet_note, ra
 from capsnmt.bench.requests import LimitRequest
 from capsnmt.bench.sentences import made_sentence
 from capsnmt.bench.stages import REST
-from capsnmt.bench.systems import BenchSystem, chosen_systems, model_section
+from capsnmt.bench.systems import BenchSystem, chosen_systems, model_section, vocabulary_sizes
 from capsnmt.bench.worker import Worker
 from capsnmt.errors import CapsNMTError
 
@@ -83,11 +83,12 @@ def run(request: LimitRequest) -> BenchReport:
 def _rows(
     name: str, system: BenchSystem, folder: Path, beam: int, peak: float, request: LimitRequest
 ) -> list[dict[str, Any]]:
-    source = made_sentence(request.length, request.vocabulary)
+    source_size, target_size = vocabulary_sizes(system, request.vocabulary)
+    source = made_sentence(request.length, source_size)
     model = model_section(system, request.width)
     work = capsnmt_work(
         model,
-        vocabulary=request.vocabulary,
+        vocabulary=target_size,
         source_length=request.length,
         target_length=request.length,
         beam=beam,

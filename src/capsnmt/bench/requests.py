@@ -95,6 +95,7 @@ class GrowthRequest(RandomModels):
     steps: int = 32  # of the decoder, whatever the source's length
     max_target: int = LENGTHS[-1]  # otherwise the translation is as long as the source
     fixed_source: int | None = None  # also: translations of each length from a source of so many tokens
+    source: Path | None = None  # says how many characters or words a subword is, for systems that count those
     beam: int = 1
     threads: int = 2
     repeats: int = 3  # of whole translations

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from capsnmt.config import load_recipe
+from capsnmt.config import PieceType, load_recipe
 from capsnmt.errors import CapsNMTError
 from capsnmt.folder import read_folder_config
 
@@ -25,7 +25,8 @@ class BenchSystem:
     model: dict[str, Any] = field(default_factory=dict)  # of ours: the `model` section of a recipe, widths or none
     layers: tuple[int, int] = (0, 0)  # of a peer: encoder and decoder
     selection: bool = False  # vocabulary selection, which CTranslate2 calls a vocabulary map
-    own_sizes: bool = False  # of a recipe or a model folder: its `model` section is whole
+    vocabulary: tuple[int, int] | None = None  # of a recipe or a model folder, source and target: measured as it is
+    pieces: PieceType = "bpe"  # what it cuts sentences into
 
 
 def _capsnmt(num_capsules: int, **changes: Any) -> dict[str, Any]:
@@ -60,12 +61,17 @@ def model_section(system: BenchSystem, width: int) -> dict[str, Any]:
 
     That of a recipe or a model folder is taken as it is.
     """
-    if system.own_sizes:
+    if system.vocabulary is not None:
         return system.model
     widths: dict[str, Any] = {"width": width}
     if system.model["system"] == "transformer":
         widths |= {"inner_width": 4 * width, "num_heads": num_heads(width)}
     return {**system.model, **widths}
+
+
+def vocabulary_sizes(system: BenchSystem, vocabulary: int) -> tuple[int, int]:
+    """Of source and target: a recipe's own, else as many words as were asked for."""
+    return system.vocabulary or (vocabulary, vocabulary)
 
 
 def num_heads(width: int) -> int:
@@ -89,9 +95,14 @@ def _system(name: str) -> BenchSystem:
     if name in SYSTEMS:
         return SYSTEMS[name]
     if Path(name).is_dir():
-        return BenchSystem(Path(name).name, "ours", read_folder_config(name).model, own_sizes=True)
+        config = read_folder_config(name)
+        sizes = config.vocabulary.source_size, config.vocabulary.target_size
+        return BenchSystem(Path(name).name, "ours", config.model, vocabulary=sizes, pieces=config.text.subwords.type)
     if name.endswith(".yaml"):
-        return BenchSystem(Path(name).stem, "ours", load_recipe(name).model, own_sizes=True)
+        recipe = load_recipe(name)
+        subwords = recipe.text.subwords
+        sizes = subwords.size_of("source"), subwords.size_of("target")
+        return BenchSystem(Path(name).stem, "ours", recipe.model, vocabulary=sizes, pieces=subwords.type)
     known = f"{', '.join(SYSTEMS)}, any recipe (.yaml) and any model folder"
     raise CapsNMTError(f"--systems {name}: unknown; known systems: {known}")
 

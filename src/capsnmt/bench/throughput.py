@@ -12,8 +12,10 @@ from capsnmt.bench.measure import in_turn, spread
 from capsnmt.bench.pool import opened, totals_s, visit
 from capsnmt.bench.report import BenchReport, Claim, machine_now, quiet_note, ratio
 from capsnmt.bench.requests import ThroughputRequest
-from capsnmt.bench.sentences import real_sentences
+from capsnmt.bench.sentences import RealText, token_notes, tokens_of
 from capsnmt.bench.systems import BenchSystem, chosen_systems
+
+Sentences = Mapping[str, Sequence[Sequence[int]]]  # by system, each in its own tokens
 
 _LOG = logging.getLogger(__name__)
 
@@ -36,16 +38,20 @@ def run(request: ThroughputRequest) -> BenchReport:
     machine = machine_now()
     rows: list[dict[str, Any]] = []
     with work_folder(request.work) as work:
-        sentences = real_sentences(request.source, request.sentences, request.vocabulary, work)
-        sentences.sort(key=len)  # alike lengths share a batch, for all systems
+        text = RealText(request.source, work)
+        tokens = tokens_of(systems, request.vocabulary, text)
+        notes += token_notes(systems, tokens, text)
+        # Alike lengths share a batch, for all systems.
+        sentences = {name: sorted(text.sentences(request.sentences, own), key=len) for name, own in tokens.items()}
+        first = next(iter(sentences.values()))
         folders = build_all(systems, request, work)
         for beam in request.beams:
             batches = _best_batches(systems, folders, sentences, beam, request)
             rows += _rows(systems, folders, sentences, beam, batches, request)
     return BenchReport(
         kind="throughput",
-        title=f"throughput, {len(sentences)} sentences, {request.threads} threads, width {request.width}, int8",
-        settings=request.settings() | {"sentences_measured": len(sentences), "source_tokens": sum(map(len, sentences))},
+        title=f"throughput, {len(first)} sentences, {request.threads} threads, width {request.width}, int8",
+        settings=request.settings() | {"sentences_measured": len(first), "source_tokens": sum(map(len, first))},
         columns=COLUMNS,
         groups=("beam",),
         rows=rows,
@@ -58,16 +64,18 @@ def run(request: ThroughputRequest) -> BenchReport:
 def _best_batches(
     systems: Mapping[str, BenchSystem],
     folders: Mapping[str, Path],
-    sentences: Sequence[Sequence[int]],
+    sentences: Sentences,
     beam: int,
     request: ThroughputRequest,
 ) -> dict[str, int]:
     """System → the batch size with which a probe of the sentences takes the least time."""
-    probe = sentences[:: max(1, len(sentences) // request.probe)][: request.probe]
+    probes = {name: own[:: max(1, len(own) // request.probe)][: request.probe] for name, own in sentences.items()}
     seconds: dict[str, dict[int, float]] = {name: {} for name in systems}
     with opened(systems, folders, threads=request.threads) as workers:
         for batch in request.batches:
-            visits = {name: visit(worker, probe, beam=beam, batch=batch, calls=1) for name, worker in workers.items()}
+            visits = {
+                name: visit(worker, probes[name], beam=beam, batch=batch, calls=1) for name, worker in workers.items()
+            }
             for name, found in in_turn(visits, repeats=1, pause_s=request.pause_s).items():
                 seconds[name][batch] = totals_s(found)[0]
     best = {name: min(times, key=times.__getitem__) for name, times in seconds.items()}
@@ -78,7 +86,7 @@ def _best_batches(
 def _rows(
     systems: Mapping[str, BenchSystem],
     folders: Mapping[str, Path],
-    sentences: Sequence[Sequence[int]],
+    sentences: Sentences,
     beam: int,
     batches: Mapping[str, int],
     request: ThroughputRequest,
@@ -86,11 +94,13 @@ def _rows(
     with opened(systems, folders, threads=request.threads) as workers:
         visits = {}
         for name, worker in workers.items():
-            worker.ask("time", sources=sentences[: batches[name]], beam=beam, batch=batches[name], warm=0)
-            visits[name] = visit(worker, sentences, beam=beam, batch=batches[name], warm=0, calls=1)
+            worker.ask("time", sources=sentences[name][: batches[name]], beam=beam, batch=batches[name], warm=0)
+            visits[name] = visit(worker, sentences[name], beam=beam, batch=batches[name], warm=0, calls=1)
         found = in_turn(visits, repeats=request.repeats, pause_s=request.pause_s)
         peaks = {name: worker.peak_mb() for name, worker in workers.items()}
-    rates = {name: spread([len(sentences) / total_s for total_s in totals_s(calls)]) for name, calls in found.items()}
+    rates = {
+        name: spread([len(sentences[name]) / total_s for total_s in totals_s(calls)]) for name, calls in found.items()
+    }
     first = next(iter(rates.values())).median
     return [
         {
@@ -101,7 +111,9 @@ def _rows(
             "sentences_per_s": round(rate.median, 3),
             "min_sentences_per_s": round(rate.min, 3),
             "max_sentences_per_s": round(rate.max, 3),
-            "tokens_per_s": round(rate.median * target_tokens(sentences, batches[name]) / len(sentences), 1),
+            "tokens_per_s": round(
+                rate.median * target_tokens(sentences[name], batches[name]) / len(sentences[name]), 1
+            ),
             "times_the_first": ratio(rate.median, first),
             "peak_mb": round(peaks[name], 1),
         }

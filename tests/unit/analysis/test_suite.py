@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 import yaml
 
 from capsnmt.analysis.evidence import Evidence
 from capsnmt.analysis.records import counts_of_sentences, curve, read_record, settings_of, write_record
-from capsnmt.analysis.reproduction import plan_of, reproduce, write_report
+from capsnmt.analysis.reproduction import plan_of, reproduce
 from capsnmt.analysis.results import Spread, collect, compare
 from capsnmt.analysis.sections import SECTIONS
 from capsnmt.analysis.suite import RowConfig, SectionConfig, chosen_rows, read_suite, run_suite, runs_of
@@ -89,6 +90,7 @@ def write_records(runs, scores):
                 ],
             },
             "greedy": [{"name": "BLEU", "value": scores[run.name] - 1.0}],
+            "sentences": {"references": run.name},  # its own, so that it is not compared
         }
         write_record(run.record, record)
 
@@ -151,10 +153,18 @@ def test_rows_are_compared_on_the_seeds_that_both_have(compared):
     rows = {"good": {"recipe": RECIPE}, "bad": {"recipe": RECIPE}, "lonely": {"recipe": RECIPE, "seeds": [9]}}
     _, found_rows = compared(**rows)
     found = compare(found_rows["good"], found_rows["bad"], num_samples=200)
-    assert found.num_seeds == 2
+    assert found.seeds == (1, 2)
+    assert str(found).endswith(", 2 seeds)")
     assert 0 < found.gain.confidence[0] < found.gain.mean < found.gain.confidence[1]
     assert found.gain.p_value < 0.05
     assert compare(found_rows["good"], found_rows["lonely"]) is None
+
+
+@pytest.mark.parametrize(("seeds", "told"), [([1], ", seed 1)"), ([1, 2], ", seeds 1, 2)"), ([1, 2, 3], ", 3 seeds)")])
+def test_a_difference_says_of_which_seeds_it_is_where_a_row_has_more(compared, seeds, told):
+    _, rows = compared(good={"recipe": RECIPE, "seeds": [1, 2, 3]}, bad={"recipe": RECIPE, "seeds": seeds})
+    for a, b in (("good", "bad"), ("bad", "good")):
+        assert str(compare(rows[a], rows[b], num_samples=50)).endswith(told)
 
 
 def test_rows_are_compared_on_sentences_of_some_length(compared):
@@ -182,10 +192,45 @@ def test_students_are_shown_beside_themselves_and_their_teacher(compared):
     section = SectionConfig(kind="distillation", title="", rows=["student"])
     table = next(SECTIONS["distillation"](section, Evidence(suite, runs_of(suite), None, lambda *_: [])))
     greedy, beam = table.rows
-    assert greedy[:4] == ["student", "1", "39.00", "89.00"]
-    assert (greedy[4], *greedy[5:]) == ("+50.00", "89.00", "100.0", "100.0")
-    assert beam[2:4] == ["40.00", "90.00"]
-    assert "(p = " in beam[4]
+    assert greedy == ["student", "1", "1", "39.00", "89.00", "+50.00", "89.00", "100.0", "100.0"]
+    assert beam[1:5] == ["1", "the recipe's", "40.00", "90.00"]
+    assert "(p = " in beam[5]
+
+
+def distilled(suite):
+    """The table of a suite's students."""
+    section = SectionConfig(kind="distillation", title="")
+    return next(SECTIONS["distillation"](section, Evidence(suite, runs_of(suite), None, lambda *_: []))).rows
+
+
+def test_students_are_compared_on_the_seeds_that_both_have_with_the_model_that_taught(tmp_path):
+    rows = {
+        "teacher": {"recipe": RECIPE, "seeds": [1, 2]},
+        "plain": {"recipe": RECIPE, "set": {"model.width": 64}, "seeds": [1, 2, 3]},
+        "student": {"recipe": RECIPE, "set": {"model.width": 64}, "seeds": [2, 3, 4], "distilled_from": "teacher"},
+    }
+    suite = suite_of(tmp_path, rows=rows)
+    scores = {"teacher-s1": 40.0, "teacher-s2": 99.0, "plain-s1": 99.0, "plain-s2": 20.0, "plain-s3": 22.0}
+    scores |= {"student-s2": 30.0, "student-s3": 32.0, "student-s4": 99.0}
+    write_records(runs_of(suite), scores)
+    greedy, beam = distilled(suite)
+    assert greedy == ["student", "2", "1", "20.00 ± 1.41", "30.00 ± 1.41", "+10.00", "39.00", "76.9", "52.6"]
+    assert beam[3:5] == ["21.00 ± 1.41", "31.00 ± 1.41"]
+    assert beam[6:] == ["40.00", "77.5", "52.6"]
+
+
+@pytest.mark.parametrize("others", [{}, {"plain": {"recipe": RECIPE, "set": {"model.width": 64}, "seeds": [9]}}])
+def test_a_student_without_a_comparable_row_is_shown_beside_its_teacher(tmp_path, others):
+    rows = {
+        "teacher": {"recipe": RECIPE, "seeds": [1]},
+        "student": {"recipe": RECIPE, "set": {"model.width": 64}, "distilled_from": "teacher"},
+    }
+    suite = suite_of(tmp_path, rows={**rows, **others})
+    write_records(runs_of(suite), {"teacher-s1": 40.0, "student-s1": 30.0, "student-s2": 32.0, "plain-s9": 10.0})
+    assert distilled(suite) == [
+        ["student", "2", "1", "–", "30.00 ± 1.41", "–", "39.00", "76.9", "–"],
+        ["student", "2", "the recipe's", "–", "31.00 ± 1.41", "–", "40.00", "77.5", "–"],
+    ]
 
 
 def test_an_outside_system_is_a_row_that_is_not_trained(tmp_path):
@@ -204,10 +249,39 @@ def test_an_outside_system_is_a_row_that_is_not_trained(tmp_path):
     assert (evaluation["system"], evaluation["origin"]) == ("buck", "their submission to WMT14")
     assert all(score["signature"] for score in evaluation["scores"])
     assert plan_of(suite) == [{"run": "buck-s1", "updates": 0, "tokens": 0, "done": True}]
-    report = (write_report(suite, runs, lambda model, sentences: []) / "report.md").read_text(encoding="utf-8")
+    report = (reproduce(suite, lambda *_: [], train=False) / "report.md").read_text(encoding="utf-8")
     assert "| buck | – | – | – | – | 100.00 [100.0, 100.0] | – | 100.00 | 100.00 | 100.00 | – | – |" in report
     assert "buck was not trained here: their submission to WMT14." in report
     assert "capsnmt train" not in report
+
+
+def test_a_section_that_fails_costs_no_other_and_no_figure(compared, monkeypatch):
+    suite, _ = compared(good={"recipe": RECIPE}, bad={"recipe": RECIPE})
+    sections = [
+        SectionConfig(kind="complexity", title="Cost", text="Measured."),
+        SectionConfig(kind="table", title="Systems"),
+    ]
+    suite = suite.model_copy(update={"report": sections})
+    figures = suite.report_folder / "figures"
+    kept = []
+
+    def fails(section, evidence):
+        yield "half of it"
+        kept.extend(path.name for path in figures.iterdir())
+        raise CapsNMTError(f"no memory for {Path.cwd()}/runs/x")
+
+    figures.mkdir(parents=True)
+    (figures / "7-old.png").touch()
+    monkeypatch.setitem(SECTIONS, "complexity", fails)
+    with pytest.raises(CapsNMTError, match=r"'Cost' could not be made: no memory for runs/x\nthe report of all else"):
+        reproduce(suite, lambda *_: [], say=lambda text: None)
+    assert kept == ["7-old.png"], "figures are replaced when there are new ones"
+    assert [path.name for path in figures.iterdir()] == ["1-bleu.png"]
+    report = (suite.report_folder / "report.md").read_text(encoding="utf-8")
+    told = "**Could not be made**: no memory for runs/x. The same `capsnmt reproduce` tries again"
+    assert f"## Cost\n\nMeasured.\n\n{told}" in report
+    assert "half of it" not in report
+    assert "| good | 2 |" in report
 
 
 def test_what_is_kept_is_reported_without_models_and_without_their_corpus(compared, tmp_path):

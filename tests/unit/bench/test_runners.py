@@ -8,8 +8,8 @@ import pytest
 from capsnmt.bench.build import build
 from capsnmt.bench.requests import LatencyRequest
 from capsnmt.bench.runners import RUNNERS, Clock, ForcedLength
-from capsnmt.bench.sentences import made_sentence, real_sentences
-from capsnmt.bench.systems import SYSTEMS
+from capsnmt.bench.sentences import RealText, Tokens, made_sentence, tokens_of
+from capsnmt.bench.systems import SYSTEMS, BenchSystem
 from capsnmt.decoding.engine import Candidates
 from capsnmt.decoding.search import beam_search
 from capsnmt.errors import CapsNMTError
@@ -92,10 +92,24 @@ def test_made_sentences_are_the_same_each_time_and_as_long_as_asked():
 
 def test_real_sentences_have_the_lengths_of_subwords_and_ids_of_any_vocabulary(tmp_path):
     (tmp_path / "text").write_text("one two three four\n\n  \none\n" * 20)
-    found = real_sentences(tmp_path / "text", 3, 40, tmp_path)
+    found = RealText(tmp_path / "text", tmp_path).sentences(3, Tokens(40))
     assert len(found) == 3
     assert [len(ids) for ids in (found[0], found[1])] == [5, 2]  # frequent words are one piece each
     assert all(4 <= id_ < 40 for ids in found for id_ in ids[:-1])
     (tmp_path / "empty").write_text("\n \n")
     with pytest.raises(CapsNMTError, match="no sentence"):
-        real_sentences(tmp_path / "empty", 3, 40, tmp_path)
+        RealText(tmp_path / "empty", tmp_path)
+
+
+def test_characters_and_words_are_as_many_as_the_same_sentences_have(tmp_path):
+    (tmp_path / "text").write_text("one two three four\n" * 20)
+    text = RealText(tmp_path / "text", tmp_path)
+    systems = {pieces: BenchSystem(pieces, "ours", vocabulary=(40, 50), pieces=pieces) for pieces in ("char", "word")}
+    tokens = tokens_of({**systems, "capsnmt": SYSTEMS["capsnmt"]}, 60, text)
+    assert tokens["capsnmt"] == Tokens(60)
+    assert tokens["word"].per_subword == 1.0  # the frequent words are one subword each
+    assert tokens["char"].per_subword == 4.75  # 15 letters and four spaces, one of them before the first word
+    assert len(tokens["char"].made(32)) == 152
+    assert [len(text.sentences(1, own)[0]) for own in tokens.values()] == [20, 5, 5]
+    assert max(text.sentences(1, tokens["char"])[0]) < 40
+    assert tokens_of(systems, 60, None)["char"].count(32) == 32
