@@ -14,11 +14,8 @@ from capsnmt.cluster import Job
 from capsnmt.config import LanguagesConfig
 from capsnmt.decoding.translation import TranslateOptions
 from capsnmt.distillation import TEACHER_BEAM
+from capsnmt.distillation.identity import about_models
 from capsnmt.errors import CapsNMTError
-from capsnmt.folder import WEIGHTS
-from capsnmt.runtime.choice import choose_engine
-from capsnmt.runtime.manifest import MANIFEST, RUNTIME, sha256_of_file
-from capsnmt.zoo import model_folders
 
 
 class Candidate(NamedTuple):
@@ -69,20 +66,7 @@ class ModelTeacher:
 
     def about(self) -> dict[str, Any]:
         """The folders, what is in them and what they were asked."""
-        options, models = self._job.options, list(self._job.folders)
-        return {
-            "models": models,
-            "sha256": [sha256_of_file(self._translating_file(folder)) for folder in model_folders(models)],
-            "beam": options.beam,
-            "n_best": options.num_best,
-            "split": options.split,
-        }
-
-    def _translating_file(self, folder: Path) -> Path:
-        """The weights, or the runtime's manifest, which has the hashes of all its files."""
-        engine = "auto" if self._job.engine == "ray" else self._job.engine
-        is_runtime = choose_engine(folder, engine, self._job.device) == "onnx"
-        return folder / RUNTIME / MANIFEST if is_runtime else folder / WEIGHTS
+        return about_models(self._job)
 
 
 class CTranslate2Teacher:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from capsnmt import verbs
 from capsnmt.config import LanguagesConfig
 from capsnmt.decoding.translation import TranslateOptions
 from capsnmt.distillation.choosing import KEPT, Filters, best_by_bleu, best_by_score
@@ -18,7 +19,10 @@ from capsnmt.distillation.distill import DistillRequest, distill, shards_in, wri
 from capsnmt.distillation.journal import Shard, TranslationJournal
 from capsnmt.distillation.teachers import Candidate, CommandTeacher, ModelTeacher, open_teacher
 from capsnmt.errors import CapsNMTError
+from capsnmt.runtime.manifest import read_manifest, write_manifest
+from capsnmt.runtime.verify import Margins
 
+RELEASED = Path(__file__).parents[2] / "released" / "format-1"
 LANGUAGES = LanguagesConfig(source="en", target="de")
 
 
@@ -127,21 +131,54 @@ def test_another_teacher_or_text_is_refused(tmp_path):
         distill(Reverser(blocks=1), request(tmp_path))
     other = Reverser()
     other.about = lambda: {"reverser": 2}
-    with pytest.raises(CapsNMTError, match=r"teacher: .*'reverser': 1.* there, .*2.* now"):
+    with pytest.raises(CapsNMTError, match=r"teacher.reverser: 1 -> 2"):
         distill(other, request(tmp_path))
     asked = request(tmp_path)
     asked.source.write_text(asked.source.read_text().replace("line 3", "line three"))
-    with pytest.raises(CapsNMTError, match="source: "):
+    with pytest.raises(CapsNMTError, match=r"source.sha256: "):
         distill(Reverser(), asked)
 
 
-def test_a_teacher_that_was_trained_again_is_another(tmp_path):
-    folder = shutil.copytree(Path(__file__).parents[2] / "released" / "format-1" / "capsnmt", tmp_path / "model")
-    before = ModelTeacher([folder], TranslateOptions(), engine="torch").about()
-    assert ModelTeacher([folder], TranslateOptions(), engine="torch").about() == before
-    weights = folder / "weights.safetensors"
+@pytest.fixture
+def model(tmp_path):
+    """A trained model of this project, to be changed at will."""
+    return shutil.copytree(RELEASED / "capsnmt", tmp_path / "model")
+
+
+def about(folder, **options):
+    return ModelTeacher([folder], TranslateOptions(**options)).about()
+
+
+def test_a_teacher_that_was_trained_again_is_another(model):
+    before = about(model)
+    assert about(model) == before
+    weights = model / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
-    assert ModelTeacher([folder], TranslateOptions(), engine="torch").about() != before
+    assert about(model) != before
+
+
+def test_a_teacher_that_other_versions_export_is_the_same(model):
+    weights = about(model, beam=5)
+    verbs.export(model, precision="fp32")
+    assert about(model, beam=5) == weights
+    manifest = read_manifest(model)
+    versions = {name: f"{version}.1" for name, version in manifest.made_with.items()}
+    figures = {"max_log_prob_difference": manifest.verified["max_log_prob_difference"] + 1e-9}
+    write_manifest(manifest.model_copy(update={"made_with": versions, "verified": figures}), model / "runtime")
+    assert about(model, beam=5) == weights
+
+
+def test_precision_and_decoding_make_another_teacher(model):
+    before = about(model, beam=5)
+    assert about(model, beam=4) != before
+    assert about(model, beam=5, split=False) != before
+    config = (model / "config.yaml").read_text()
+    (model / "config.yaml").write_text(config.replace("length_penalty: 0.8", "length_penalty: 0.1"))
+    assert about(model, beam=5) != before
+    (model / "config.yaml").write_text(config)
+    pairs = [("eins zwei", "one two")] * 2
+    verbs.export(model, precision="int8", pairs=pairs, margins=Margins(bleu_loss=100.0, chrf_loss=100.0, speed_up=0.0))
+    assert about(model, beam=5) != before
 
 
 @pytest.mark.parametrize("where", [{"engine": "ray"}, {"device": "cuda"}, {"workers": 2}])
