@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
@@ -16,6 +17,9 @@ from capsnmt.decoding.translation import TranslateOptions
 from capsnmt.distillation import TEACHER_BEAM
 from capsnmt.distillation.identity import about_models
 from capsnmt.errors import CapsNMTError
+from capsnmt.runtime.manifest import sha256_of_file
+
+_CTRANSLATE2_MODEL = "model.bin"
 
 
 class Candidate(NamedTuple):
@@ -78,10 +82,11 @@ class CTranslate2Teacher:
         import ctranslate2
 
         self.languages: LanguagesConfig | None = None
-        self._folder, self._beam, self._num_best = str(folder), beam, num_best
-        files = [Path(name) for name in subwords] or _subword_files(Path(folder))
-        self._source, self._target = (sentencepiece.SentencePieceProcessor(model_file=str(f)) for f in _two(files))
+        self._folder, self._beam, self._num_best = Path(folder), beam, num_best
+        self._files = _two([Path(name) for name in subwords] or _subword_files(self._folder))
+        self._source, self._target = (sentencepiece.SentencePieceProcessor(model_file=str(f)) for f in self._files)
         self._translator = ctranslate2.Translator(str(folder), device="cpu")
+        self._source_end = _source_end(self._folder)
 
     def translate_blocks(self, blocks: Iterable[Sequence[str]]) -> Iterator[list[list[Candidate]]]:
         """Empty lines are not asked."""
@@ -90,7 +95,7 @@ class CTranslate2Teacher:
     def _translate(self, lines: Sequence[str]) -> list[list[Candidate]]:
         asked = [number for number, line in enumerate(lines) if line.strip()]
         results = self._translator.translate_batch(
-            [self._source.encode(lines[number], out_type=str) for number in asked],
+            [[*self._source.encode(lines[number], out_type=str), *self._source_end] for number in asked],
             beam_size=self._beam,
             num_hypotheses=self._num_best,
             return_scores=True,
@@ -103,8 +108,15 @@ class CTranslate2Teacher:
         return found
 
     def about(self) -> dict[str, Any]:
-        """The folder and what it was asked."""
-        return {"ctranslate2": self._folder, "beam": self._beam, "n_best": self._num_best}
+        """The folder, what is in it and what it was asked."""
+        return {
+            "ctranslate2": str(self._folder),
+            "sha256": sha256_of_file(self._folder / _CTRANSLATE2_MODEL),
+            "subwords": [sha256_of_file(file) for file in self._files],
+            "source_end": self._source_end,
+            "beam": self._beam,
+            "n_best": self._num_best,
+        }
 
 
 class CommandTeacher:
@@ -164,7 +176,32 @@ def open_teacher(
 
 def is_ctranslate2(folder: str | Path) -> bool:
     """Whether a folder holds a CTranslate2 model."""
-    return (Path(folder) / "model.bin").is_file()
+    return (Path(folder) / _CTRANSLATE2_MODEL).is_file()
+
+
+def _source_end(folder: Path) -> list[str]:
+    """What must follow the tokens of a sentence because CTranslate2 does not add it itself.
+
+    Its converter of Hugging Face's models, which were trained with </s>, says nothing of it, and all others do where
+    it is wanted. Models of OpenNMT-py were trained without; unlike Hugging Face's, their output begins with <s>.
+    """
+    if not (folder / "config.json").is_file():  # of an older converter, which wrote it into the model
+        return []
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if config.get("add_source_eos") or config.get("decoder_start_token", "<s>") == "<s>":
+        return []
+    end = config.get("eos_token", "</s>")
+    return [end] if end in _source_vocabulary(folder) else []
+
+
+def _source_vocabulary(folder: Path) -> list[str]:
+    for side in ("source", "shared"):
+        if (path := folder / f"{side}_vocabulary.json").is_file():
+            tokens: list[str] = json.loads(path.read_text(encoding="utf-8"))
+            return tokens
+        if (path := folder / f"{side}_vocabulary.txt").is_file():  # of an older converter
+            return path.read_text(encoding="utf-8").split("\n")
+    return []
 
 
 def _subword_files(folder: Path) -> list[Path]:
