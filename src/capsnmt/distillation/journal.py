@@ -1,7 +1,8 @@
 """What a teacher has translated so far: a file that is only ever appended to, one line of the corpus after another.
 
-The first record says who translates what. A killed run loses the block that it was at; the next one cuts off a torn end
-and goes on behind the last whole record, so every line is there once and in order.
+The first record says who translates what. A killed run loses the blocks that were under way: one, or over Ray some for
+each worker. The next one cuts off a torn end and goes on behind the last whole record, so every line is there once and
+in order.
 """
 
 from __future__ import annotations
