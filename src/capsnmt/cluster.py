@@ -24,9 +24,9 @@ from capsnmt.errors import CapsNMTError
 
 _LOG = logging.getLogger(__name__)
 
+BLOCKS_PER_WORKER = 4  # held here, so that a slow one does not let the others wait
 _TRIES = 4  # of a block; a line that kills every worker must not go round for ever
 _RESTARTS = 20  # of a worker; one that has not the memory for the model must not be started for ever
-_BLOCKS_PER_WORKER = 4  # held here, so that a slow one does not let the others wait
 _SENT_PER_WORKER = 2  # of these, so that a worker need not wait for its next
 _OBJECT_STORE_BYTES = 128 << 20  # of a cluster that is started here; Ray would take a third of the memory
 _SHARED_MEMORY = Path("/dev/shm")
@@ -118,7 +118,7 @@ class _Crew:
         for block in blocks:
             self._add(block)
             self._advance(wait=False)
-            yield from self._next_answers(most=_BLOCKS_PER_WORKER * len(self._workers) - 1)
+            yield from self._next_answers(most=BLOCKS_PER_WORKER * len(self._workers) - 1)
         yield from self._next_answers(most=0)
 
     def _next_answers(self, most: int) -> Iterator[list[Translation]]:

@@ -3,10 +3,12 @@
 import sys
 from collections import Counter
 from types import ModuleType, SimpleNamespace
+from typing import get_type_hints
 
 import pytest
 
 from capsnmt import cluster
+from capsnmt.cli.research import distill
 from capsnmt.cluster import Block, _Crew
 from capsnmt.errors import CapsNMTError
 
@@ -89,6 +91,20 @@ def test_only_the_block_that_a_worker_was_at_counts_as_its_death():
     assert list(_Crew([PlayedWorker(fatal)]).answers(blocks)) == expected(blocks)
     with pytest.raises(CapsNMTError, match="lines 5 to 6: 4 workers died"):
         list(_Crew([PlayedWorker(Counter({4: 4}))]).answers(blocks))
+
+
+def test_a_kill_loses_no_more_blocks_than_the_help_of_distill_says():
+    class Stuck(PlayedWorker):
+        def _translate(self, block):
+            return Reference(ready=False)
+
+    taken = []
+    blocks = (taken.append(block) or block for block in some_blocks(30))
+    with pytest.raises(AssertionError, match="nothing will ever come"):  # the first block holds up all others
+        list(_Crew([Stuck(Counter()), PlayedWorker(Counter())]).answers(blocks))
+    assert len(taken) == 2 * cluster.BLOCKS_PER_WORKER
+    option, *_ = get_type_hints(distill, include_extras=True)["batch_lines"].__metadata__
+    assert f"with --engine ray {cluster.BLOCKS_PER_WORKER} x as many a worker" in option.help
 
 
 def test_answers_come_while_lines_are_waited_for():

@@ -45,6 +45,7 @@ from capsnmt.analysis.records import (
 from capsnmt.config import RunConfig, StrictModel, load_recipe, load_yaml, parse
 from capsnmt.data.corpus import files_of
 from capsnmt.distillation import MANIFEST
+from capsnmt.distillation.identity import is_distilled_by
 from capsnmt.errors import CapsNMTError
 from capsnmt.folder import CONFIG, WEIGHTS, read_folder_config
 from capsnmt.machine import processor, usable_cores
@@ -321,9 +322,7 @@ def run_suite(
     failed = _complete_all(plain, data, jobs, say)
     for taught in {run.distilled: run for run in students}.values():  # once for all students of a teacher
         assert taught.distilled is not None
-        assert taught.teacher is not None
-        # The corpus may be here without the model that wrote it.
-        teaching = taught.teaching(data) if (taught.teacher.folder / WEIGHTS).exists() else []
+        teaching = taught.teaching(data) if _must_teach(taught, data) else []
         fault = _logged(taught.distilled, teaching, usable_cores())
         say(f"{taught.distilled.name}: {fault or 'done'}")
         if fault or not (taught.distilled / MANIFEST).exists():
@@ -337,6 +336,15 @@ def _has_taught(student: Run) -> bool:
     assert student.teacher is not None
     assert student.distilled is not None
     return (student.teacher.folder / WEIGHTS).exists() or (student.distilled / MANIFEST).exists()
+
+
+def _must_teach(student: Run, data: str | None) -> bool:
+    """Whether its teacher's model is here, and not yet what that makes of the training text."""
+    assert student.teacher is not None
+    assert student.distilled is not None
+    config, teacher = student.config(data).data, student.teacher.folder
+    source = files_of(config.train, config.root)[0]
+    return (teacher / WEIGHTS).exists() and not is_distilled_by(teacher, source, student.distilled)
 
 
 def _complete_all(runs: list[Run], data: str | None, jobs: int, say: Callable[[str], None]) -> list[str]:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from capsnmt import verbs, zoo
 from capsnmt.cli.options import BulkEngine, Data, DeviceName, Engine, Quiet, Workers, log_to_stderr, open_binary
+from capsnmt.cluster import BLOCKS_PER_WORKER
 from capsnmt.config import parse_language_pair
 from capsnmt.decoding.translation import TranslateOptions
 from capsnmt.distillation import TEACHER_BEAM
@@ -41,7 +42,12 @@ def distill(
     original: Annotated[bool, typer.Option("--with-original", help="Add the original pairs, too.")] = False,
     split: Annotated[bool, typer.Option("--split/--no-split", help="Lines of several sentences one by one.")] = True,
     shard: Annotated[str | None, typer.Option(help="i/n: translate this part only; without it, join all.")] = None,
-    batch_lines: Annotated[int, typer.Option(min=1, help="Lines that a kill can lose at most.")] = 256,
+    batch_lines: Annotated[
+        int,
+        typer.Option(
+            min=1, help=f"Lines that a kill can lose at most; with --engine ray {BLOCKS_PER_WORKER} x as many a worker."
+        ),
+    ] = 256,
     subwords: Annotated[list[str] | None, typer.Option(help="SentencePiece files of a CTranslate2 model.")] = None,
     engine: BulkEngine = "auto",
     device: DeviceName = "auto",

@@ -37,18 +37,19 @@ class Filters:
         return KEPT
 
 
-def best_by_score(candidates: Sequence[Candidate], reference: str | None) -> Candidate | None:
+def best_by_score(candidates: Sequence[Candidate], reference: str | None) -> int | None:
     """The teacher's own first."""
-    return candidates[0] if candidates else None
+    return 0 if candidates else None
 
 
-def best_by_bleu(candidates: Sequence[Candidate], reference: str | None) -> Candidate | None:
+def best_by_bleu(candidates: Sequence[Candidate], reference: str | None) -> int | None:
     """The one nearest to the reference by smoothed sentence BLEU; of equals the teacher's first."""
     from sacrebleu.metrics.bleu import BLEU
 
     assert reference is not None
     metric = BLEU(effective_order=True)
-    return max(candidates, key=lambda each: metric.sentence_score(each.text, [reference]).score, default=None)
+    scores = [metric.sentence_score(each.text, [reference]).score for each in candidates]
+    return scores.index(max(scores)) if scores else None
 
 
 CHOICES = {"score": best_by_score, "bleu": best_by_bleu}

@@ -6,17 +6,17 @@ import itertools
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
 from capsnmt.config import LanguagesConfig
 from capsnmt.data.corpus import read_lines
-from capsnmt.distillation import MANIFEST
+from capsnmt.distillation import MANIFEST, VERDICTS
 from capsnmt.distillation.choosing import CHOICES, KEPT, Filters
 from capsnmt.distillation.journal import Shard, TranslationJournal, joined
 from capsnmt.distillation.teachers import Teacher
@@ -113,53 +113,77 @@ def _translate_rest(
 def write_corpus(request: DistillRequest, languages: LanguagesConfig, about: dict[str, Any]) -> dict[str, Any]:
     """Chooses, filters and mixes; the manifest comes last, so a folder that has one is complete."""
     shards = shards_in(request.output)
-    journals = [TranslationJournal(shard.file(request.output)) for shard in shards]
-    choose, verdicts = CHOICES[request.choose], Counter[str]()
-    references = itertools.repeat(None) if request.reference is None else read_lines(request.reference)
-    names = [f"train.{languages.source}", f"train.{languages.target}"]
-    temporary = [request.output / f".{name}.writing" for name in names]
+    names = [f"train.{languages.source}", f"train.{languages.target}", VERDICTS]
     (request.output / MANIFEST).unlink(missing_ok=True)
-    with temporary[0].open("wb") as sources, temporary[1].open("wb") as targets:
-
-        def write(source: str, target: str) -> None:
-            sources.write(source.encode("utf-8") + b"\n")
-            targets.write(target.encode("utf-8") + b"\n")
-
-        for source, reference, candidates in zip(
-            read_lines(request.source), references, joined(journals), strict=False
-        ):
-            chosen = choose(candidates, reference)
-            verdict = request.filters.verdict(source, chosen)
-            verdicts[verdict] += 1
-            if verdict == KEPT and chosen is not None:
-                write(source, one_line(chosen.text))
-        if verdicts.total() != about["source"]["lines"]:
+    with _written_whole([request.output / name for name in names]) as (sources, targets, verdicts):
+        counts = _write_distilled(request, shards, sources, targets, verdicts)
+        if counts.total() != about["source"]["lines"]:
             raise CapsNMTError(
-                f"{request.output} has translations of {verdicts.total()} lines, but {request.source} has "
+                f"{request.output} has translations of {counts.total()} lines, but {request.source} has "
                 f"{about['source']['lines']}; run the same command again once nobody else writes there"
             )
-        originals = 0
-        if request.with_original and request.reference is not None:
-            for source, target in zip(read_lines(request.source), read_lines(request.reference), strict=True):
-                write(source, target)
-                originals += 1
-    for path, name in zip(temporary, names, strict=True):
-        path.replace(request.output / name)
+        originals = _write_originals(request, sources, targets)
     manifest = {
         **about,
         "languages": languages.model_dump(),
         "choose": request.choose,
         "filters": asdict(request.filters),
         "shards": len(shards),
-        "verdicts": dict(sorted(verdicts.items())),
+        "verdicts": dict(sorted(counts.items())),
         "original_pairs": originals,
-        "pairs": verdicts[KEPT] + originals,
+        "pairs": counts[KEPT] + originals,
         "files": {name: sha256_of_file(request.output / name) for name in names},
     }
-    path = request.output / f".{MANIFEST}.writing"
-    path.write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    path.replace(request.output / MANIFEST)
+    with _written_whole([request.output / MANIFEST]) as (file,):
+        _write_line(file, json.dumps(manifest, indent=1, ensure_ascii=False))
     return manifest
+
+
+def _write_distilled(
+    request: DistillRequest, shards: Sequence[Shard], sources: BinaryIO, targets: BinaryIO, verdicts: BinaryIO
+) -> Counter[str]:
+    """Writes the pairs that stay, and of every line what became of it. Returns how often each verdict was given."""
+    journals = [TranslationJournal(shard.file(request.output)) for shard in shards]
+    references = itertools.repeat(None) if request.reference is None else read_lines(request.reference)
+    lines = zip(read_lines(request.source), references, joined(journals), strict=False)
+    counts = Counter[str]()
+    _write_line(verdicts, "line\tverdict\tcandidate")
+    for number, (source, reference, candidates) in enumerate(lines, start=1):
+        chosen = CHOICES[request.choose](candidates, reference)
+        candidate = None if chosen is None else candidates[chosen]
+        verdict = request.filters.verdict(source, candidate)
+        counts[verdict] += 1
+        _write_line(verdicts, f"{number}\t{verdict}\t{'' if chosen is None else chosen + 1}")
+        if verdict == KEPT and candidate is not None:
+            _write_line(sources, source)
+            _write_line(targets, one_line(candidate.text))
+    return counts
+
+
+def _write_originals(request: DistillRequest, sources: BinaryIO, targets: BinaryIO) -> int:
+    """Returns how many pairs these are."""
+    if not request.with_original or request.reference is None:
+        return 0
+    originals = 0
+    for source, target in zip(read_lines(request.source), read_lines(request.reference), strict=True):
+        _write_line(sources, source)
+        _write_line(targets, target)
+        originals += 1
+    return originals
+
+
+def _write_line(file: BinaryIO, text: str) -> None:
+    file.write(text.encode("utf-8") + b"\n")
+
+
+@contextmanager
+def _written_whole(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
+    """Files that get their names when all of them are written: a kill leaves the old ones."""
+    temporary = [path.with_name(f".{path.name}.writing") for path in paths]
+    with ExitStack() as opened:
+        yield [opened.enter_context(path.open("wb")) for path in temporary]
+    for written, path in zip(temporary, paths, strict=True):
+        written.replace(path)
 
 
 @contextmanager

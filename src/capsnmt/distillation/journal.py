@@ -1,7 +1,8 @@
 """What a teacher has translated so far: a file that is only ever appended to, one line of the corpus after another.
 
-The first record says who translates what. A killed run loses the block that it was at; the next one cuts off a torn end
-and goes on behind the last whole record, so every line is there once and in order.
+The first record says who translates what. A killed run loses the blocks that were under way: one, or over Ray some for
+each worker. The next one cuts off a torn end and goes on behind the last whole record, so every line is there once and
+in order.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from capsnmt.config import changed_settings
 from capsnmt.distillation.teachers import Candidate
 from capsnmt.errors import CapsNMTError
 
@@ -52,11 +54,11 @@ class TranslationJournal:
         if not self.path.exists() or not self._cut_torn_end():
             self.append_raw([about], "wb")
             return 0
-        found = self.about()
-        if found != about:
-            changed = [key for key in {**found, **about} if found.get(key) != about.get(key)]
-            told = "; ".join(f"{key}: {found.get(key)!r} there, {about.get(key)!r} now" for key in changed)
-            raise CapsNMTError(f"{self.path} was begun otherwise ({told}); choose another --output, or remove it")
+        if changed := changed_settings(self.about(), about, free=set()):
+            raise CapsNMTError(
+                f"{self.path} was begun otherwise:\n" + "\n".join(changed) + "\n"
+                "choose another --output, or remove the folder to begin again"
+            )
         return sum(1 for _ in self.records())
 
     def about(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
@@ -14,11 +15,11 @@ from capsnmt.cluster import Job
 from capsnmt.config import LanguagesConfig
 from capsnmt.decoding.translation import TranslateOptions
 from capsnmt.distillation import TEACHER_BEAM
+from capsnmt.distillation.identity import about_models
 from capsnmt.errors import CapsNMTError
-from capsnmt.folder import WEIGHTS
-from capsnmt.runtime.choice import choose_engine
-from capsnmt.runtime.manifest import MANIFEST, RUNTIME, sha256_of_file
-from capsnmt.zoo import model_folders
+from capsnmt.runtime.manifest import sha256_of_file
+
+_CTRANSLATE2_MODEL = "model.bin"
 
 
 class Candidate(NamedTuple):
@@ -69,20 +70,7 @@ class ModelTeacher:
 
     def about(self) -> dict[str, Any]:
         """The folders, what is in them and what they were asked."""
-        options, models = self._job.options, list(self._job.folders)
-        return {
-            "models": models,
-            "sha256": [sha256_of_file(self._translating_file(folder)) for folder in model_folders(models)],
-            "beam": options.beam,
-            "n_best": options.num_best,
-            "split": options.split,
-        }
-
-    def _translating_file(self, folder: Path) -> Path:
-        """The weights, or the runtime's manifest, which has the hashes of all its files."""
-        engine = "auto" if self._job.engine == "ray" else self._job.engine
-        is_runtime = choose_engine(folder, engine, self._job.device) == "onnx"
-        return folder / RUNTIME / MANIFEST if is_runtime else folder / WEIGHTS
+        return about_models(self._job)
 
 
 class CTranslate2Teacher:
@@ -94,10 +82,11 @@ class CTranslate2Teacher:
         import ctranslate2
 
         self.languages: LanguagesConfig | None = None
-        self._folder, self._beam, self._num_best = str(folder), beam, num_best
-        files = [Path(name) for name in subwords] or _subword_files(Path(folder))
-        self._source, self._target = (sentencepiece.SentencePieceProcessor(model_file=str(f)) for f in _two(files))
+        self._folder, self._beam, self._num_best = Path(folder), beam, num_best
+        self._files = _two([Path(name) for name in subwords] or _subword_files(self._folder))
+        self._source, self._target = (sentencepiece.SentencePieceProcessor(model_file=str(f)) for f in self._files)
         self._translator = ctranslate2.Translator(str(folder), device="cpu")
+        self._source_end = _source_end(self._folder)
 
     def translate_blocks(self, blocks: Iterable[Sequence[str]]) -> Iterator[list[list[Candidate]]]:
         """Empty lines are not asked."""
@@ -106,7 +95,7 @@ class CTranslate2Teacher:
     def _translate(self, lines: Sequence[str]) -> list[list[Candidate]]:
         asked = [number for number, line in enumerate(lines) if line.strip()]
         results = self._translator.translate_batch(
-            [self._source.encode(lines[number], out_type=str) for number in asked],
+            [[*self._source.encode(lines[number], out_type=str), *self._source_end] for number in asked],
             beam_size=self._beam,
             num_hypotheses=self._num_best,
             return_scores=True,
@@ -119,8 +108,15 @@ class CTranslate2Teacher:
         return found
 
     def about(self) -> dict[str, Any]:
-        """The folder and what it was asked."""
-        return {"ctranslate2": self._folder, "beam": self._beam, "n_best": self._num_best}
+        """The folder, what is in it and what it was asked."""
+        return {
+            "ctranslate2": str(self._folder),
+            "sha256": sha256_of_file(self._folder / _CTRANSLATE2_MODEL),
+            "subwords": [sha256_of_file(file) for file in self._files],
+            "source_end": self._source_end,
+            "beam": self._beam,
+            "n_best": self._num_best,
+        }
 
 
 class CommandTeacher:
@@ -180,7 +176,32 @@ def open_teacher(
 
 def is_ctranslate2(folder: str | Path) -> bool:
     """Whether a folder holds a CTranslate2 model."""
-    return (Path(folder) / "model.bin").is_file()
+    return (Path(folder) / _CTRANSLATE2_MODEL).is_file()
+
+
+def _source_end(folder: Path) -> list[str]:
+    """What must follow the tokens of a sentence because CTranslate2 does not add it itself.
+
+    Its converter of Hugging Face's models, which were trained with </s>, says nothing of it, and all others do where
+    it is wanted. Models of OpenNMT-py were trained without; unlike Hugging Face's, their output begins with <s>.
+    """
+    if not (folder / "config.json").is_file():  # of an older converter, which wrote it into the model
+        return []
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if config.get("add_source_eos") or config.get("decoder_start_token", "<s>") == "<s>":
+        return []
+    end = config.get("eos_token", "</s>")
+    return [end] if end in _source_vocabulary(folder) else []
+
+
+def _source_vocabulary(folder: Path) -> list[str]:
+    for side in ("source", "shared"):
+        if (path := folder / f"{side}_vocabulary.json").is_file():
+            tokens: list[str] = json.loads(path.read_text(encoding="utf-8"))
+            return tokens
+        if (path := folder / f"{side}_vocabulary.txt").is_file():  # of an older converter
+            return path.read_text(encoding="utf-8").split("\n")
+    return []
 
 
 def _subword_files(folder: Path) -> list[Path]:

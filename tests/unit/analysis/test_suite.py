@@ -14,10 +14,13 @@ from capsnmt.analysis.reproduction import plan_of, reproduce
 from capsnmt.analysis.results import Spread, collect, compare
 from capsnmt.analysis.sections import SECTIONS
 from capsnmt.analysis.suite import RowConfig, SectionConfig, chosen_rows, read_suite, run_suite, runs_of
+from capsnmt.cli import main
 from capsnmt.config import FORMAT_VERSION, FolderConfig, VocabularyRecord, dump_yaml, load_recipe
 from capsnmt.errors import CapsNMTError
+from capsnmt.runtime.manifest import read_manifest
 
 RECIPE = "recipes/demo/capsnmt.yaml"
+RELEASED = Path(__file__).parents[2] / "released" / "format-1"
 
 
 def suite_of(tmp_path, **changes):
@@ -359,6 +362,70 @@ def test_students_of_a_teacher_that_failed_to_teach_are_not_trained(tmp_path, mo
     monkeypatch.setattr("capsnmt.analysis.suite.run_command", fails)
     assert run_suite(suite, say=lambda text: None) == ["student-s1"]
     assert commands == ["export"]
+
+
+def codes_of(commands):
+    """Runs commands here and returns what each ended with."""
+    codes = []
+    for command in commands:
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        codes.append(ended.value.code or 0)
+    return codes
+
+
+@pytest.fixture
+def taught(tmp_path):
+    """A suite whose teacher is trained and has taught; its student is not trained."""
+    rows = {name: {"recipe": str(RELEASED / "recipe.yaml")} for name in ("teacher", "student")}
+    rows["student"]["distilled_from"] = "teacher"
+    test = {"source": "valid.de", "target": "valid.en"}
+    suite = suite_of(tmp_path, rows=rows, seeds=[1], set={"data.root": str(RELEASED / "corpus"), "data.test": test})
+    teacher, student = runs_of(suite)
+    write_records([teacher], {"teacher-s1": 20.0})
+    shutil.copytree(RELEASED / "capsnmt", teacher.folder)
+    assert codes_of(student.teaching()) == [0, 0]
+    return suite
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The verbs that a suite starts; every one of them fails."""
+    verbs = []
+    monkeypatch.setattr(
+        "capsnmt.analysis.suite.run_command", lambda command, log, *, threads: verbs.append(command[0]) or 1
+    )
+    return verbs
+
+
+def test_a_finished_corpus_is_not_taught_again(taught, started):
+    run_suite(taught, say=lambda text: None)
+    assert started == ["train"]
+
+
+def test_another_version_of_a_package_makes_no_other_teacher(taught, monkeypatch):
+    _, student = runs_of(taught)
+    corpus = (student.distilled / "train.en").read_bytes()
+    monkeypatch.setattr("capsnmt.runtime.export.version", lambda name: "99.0")
+    assert codes_of(student.teaching()) == [0, 0]
+    assert read_manifest(student.teacher.folder).made_with["torch"] == "99.0"
+    assert (student.distilled / "train.en").read_bytes() == corpus
+
+
+@pytest.mark.parametrize("changed", ["teacher-s1/weights.safetensors", "distilled-by-teacher-s1/train.en"])
+def test_students_wait_for_what_their_teacher_says_now(taught, started, changed):
+    path = Path(taught.output) / changed
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    assert run_suite(taught, say=lambda text: None) == ["student-s1"]
+    assert started == ["export"]
+
+
+def test_a_teacher_that_was_trained_again_is_refused_its_old_corpus(taught, capsys):
+    _, student = runs_of(taught)
+    weights = student.teacher.folder / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    assert codes_of(student.teaching()) == [0, 1]
+    assert "teacher.weights" in capsys.readouterr().err
 
 
 def test_a_record_says_which_settings_its_teacher_had(compared):

@@ -11,14 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from capsnmt import verbs
 from capsnmt.config import LanguagesConfig
 from capsnmt.decoding.translation import TranslateOptions
-from capsnmt.distillation.choosing import KEPT, Filters, best_by_bleu, best_by_score
+from capsnmt.distillation.choosing import CHOICES, KEPT, Filters, best_by_bleu, best_by_score
 from capsnmt.distillation.distill import DistillRequest, distill, shards_in, write_corpus
 from capsnmt.distillation.journal import Shard, TranslationJournal
 from capsnmt.distillation.teachers import Candidate, CommandTeacher, ModelTeacher, open_teacher
 from capsnmt.errors import CapsNMTError
+from capsnmt.runtime.manifest import read_manifest, write_manifest
+from capsnmt.runtime.verify import Margins
 
+RELEASED = Path(__file__).parents[2] / "released" / "format-1"
 LANGUAGES = LanguagesConfig(source="en", target="de")
 
 
@@ -62,6 +66,12 @@ def written(folder):
     return [(folder / "out" / f"train.{side}").read_text().split("\n")[:-1] for side in ("en", "de")]
 
 
+def verdicts(folder):
+    heading, *rows = (folder / "out" / "verdicts.tsv").read_text().split("\n")[:-1]
+    assert heading == "line\tverdict\tcandidate"
+    return [row.split("\t") for row in rows]
+
+
 def test_lines_come_out_in_order_with_a_manifest(tmp_path):
     manifest = distill(Reverser(), request(tmp_path))
     sources, targets = written(tmp_path)
@@ -69,6 +79,28 @@ def test_lines_come_out_in_order_with_a_manifest(tmp_path):
     assert targets == [source[::-1] for source in sources]
     assert manifest["verdicts"] == {"kept": 22, "not_translated": 1}
     assert json.loads((tmp_path / "out" / "manifest.json").read_text()) == manifest
+    assert verdicts(tmp_path) == [[str(line), "kept", "1"] for line in range(1, 23)] + [["23", "not_translated", ""]]
+
+
+def test_every_line_has_its_verdict_and_the_candidate_that_was_chosen(tmp_path):
+    answers = {
+        "line 0 of these": [Candidate("Zeile", -1.0), Candidate("Zeile 0 hier", -2.0)],
+        "line 1 of these": [Candidate("line 1 of these", -1.0)],
+        "line 2 of these": [Candidate("x", -1.0), Candidate("y", -1.5), Candidate("Zeile 2 da", -9.0)],
+        "line 3 of these": [],
+    }
+    teacher = Reverser()
+    teacher.translate = lambda lines: [answers.get(line, [Candidate("Zeile hier", -1.0)]) for line in lines]
+    distill(teacher, request(tmp_path, choose="bleu", filters=Filters(min_score=-5.0), with_original=True))
+    rows = verdicts(tmp_path)
+    assert [row[1:] for row in rows[:5]] == [
+        ["kept", "2"],
+        ["copy", "1"],
+        ["score", "3"],
+        ["not_translated", ""],
+        ["kept", "1"],
+    ]
+    assert [row[0] for row in rows] == [str(line) for line in range(1, 24)], "the original pairs have none"
 
 
 @given(seed=st.integers(0, 10**6))
@@ -92,6 +124,24 @@ def test_killed_anywhere_it_ends_the_same_and_asks_each_line_again_at_most_once_
     calm.mkdir()
     distill(Reverser(), request(calm))
     assert written(folder) == written(calm)
+    assert verdicts(folder) == verdicts(calm)
+
+
+def test_killed_while_it_writes_the_corpus_it_writes_all_of_it_again(tmp_path, monkeypatch):
+    left = iter(range(12))
+
+    def dies(candidates, reference):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return best_by_score(candidates, reference)
+
+    with monkeypatch.context() as killed:
+        killed.setitem(CHOICES, "score", dies)
+        with pytest.raises(KeyboardInterrupt):
+            distill(Reverser(), request(tmp_path))
+    assert not (tmp_path / "out" / "verdicts.tsv").exists()
+    distill(Reverser(), request(tmp_path))
+    assert [row[0] for row in verdicts(tmp_path)] == [str(line) for line in range(1, 24)]
 
 
 def test_shards_join_to_the_whole(tmp_path):
@@ -103,6 +153,7 @@ def test_shards_join_to_the_whole(tmp_path):
     manifest = distill(teacher, request(tmp_path))
     assert teacher.asked == []
     assert manifest["shards"] == 3
+    assert [row[0] for row in verdicts(tmp_path)] == [str(line) for line in range(1, 24)]
     assert written(tmp_path)[1] == [source[::-1] for source in written(tmp_path)[0]]
 
 
@@ -127,21 +178,54 @@ def test_another_teacher_or_text_is_refused(tmp_path):
         distill(Reverser(blocks=1), request(tmp_path))
     other = Reverser()
     other.about = lambda: {"reverser": 2}
-    with pytest.raises(CapsNMTError, match=r"teacher: .*'reverser': 1.* there, .*2.* now"):
+    with pytest.raises(CapsNMTError, match=r"teacher.reverser: 1 -> 2"):
         distill(other, request(tmp_path))
     asked = request(tmp_path)
     asked.source.write_text(asked.source.read_text().replace("line 3", "line three"))
-    with pytest.raises(CapsNMTError, match="source: "):
+    with pytest.raises(CapsNMTError, match=r"source.sha256: "):
         distill(Reverser(), asked)
 
 
-def test_a_teacher_that_was_trained_again_is_another(tmp_path):
-    folder = shutil.copytree(Path(__file__).parents[2] / "released" / "format-1" / "capsnmt", tmp_path / "model")
-    before = ModelTeacher([folder], TranslateOptions(), engine="torch").about()
-    assert ModelTeacher([folder], TranslateOptions(), engine="torch").about() == before
-    weights = folder / "weights.safetensors"
+@pytest.fixture
+def model(tmp_path):
+    """A trained model of this project, to be changed at will."""
+    return shutil.copytree(RELEASED / "capsnmt", tmp_path / "model")
+
+
+def about(folder, **options):
+    return ModelTeacher([folder], TranslateOptions(**options)).about()
+
+
+def test_a_teacher_that_was_trained_again_is_another(model):
+    before = about(model)
+    assert about(model) == before
+    weights = model / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
-    assert ModelTeacher([folder], TranslateOptions(), engine="torch").about() != before
+    assert about(model) != before
+
+
+def test_a_teacher_that_other_versions_export_is_the_same(model):
+    weights = about(model, beam=5)
+    verbs.export(model, precision="fp32")
+    assert about(model, beam=5) == weights
+    manifest = read_manifest(model)
+    versions = {name: f"{version}.1" for name, version in manifest.made_with.items()}
+    figures = {"max_log_prob_difference": manifest.verified["max_log_prob_difference"] + 1e-9}
+    write_manifest(manifest.model_copy(update={"made_with": versions, "verified": figures}), model / "runtime")
+    assert about(model, beam=5) == weights
+
+
+def test_precision_and_decoding_make_another_teacher(model):
+    before = about(model, beam=5)
+    assert about(model, beam=4) != before
+    assert about(model, beam=5, split=False) != before
+    config = (model / "config.yaml").read_text()
+    (model / "config.yaml").write_text(config.replace("length_penalty: 0.8", "length_penalty: 0.1"))
+    assert about(model, beam=5) != before
+    (model / "config.yaml").write_text(config)
+    pairs = [("eins zwei", "one two")] * 2
+    verbs.export(model, precision="int8", pairs=pairs, margins=Margins(bleu_loss=100.0, chrf_loss=100.0, speed_up=0.0))
+    assert about(model, beam=5) != before
 
 
 @pytest.mark.parametrize("where", [{"engine": "ray"}, {"device": "cuda"}, {"workers": 2}])
@@ -192,9 +276,9 @@ def test_the_original_pairs_follow(tmp_path):
 
 def test_choosing():
     candidates = [Candidate("the cat sat down", -1.0), Candidate("the cat sat on the mat", -2.0)]
-    assert best_by_score(candidates, None) == candidates[0]
-    assert best_by_bleu(candidates, "the cat sat on the mat") == candidates[1]
-    assert best_by_bleu(candidates, "nothing of this") == candidates[0]  # of equals the first
+    assert best_by_score(candidates, None) == 0
+    assert best_by_bleu(candidates, "the cat sat on the mat") == 1
+    assert best_by_bleu(candidates, "nothing of this") == 0  # of equals the first
     assert best_by_bleu([], "x") is best_by_score([], "x") is None
 
 
