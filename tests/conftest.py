@@ -48,6 +48,27 @@ TINY = {
             "attending": "all",
             "start_state": "capsules",
         },
+        "found": {  # as recipes/multi30k-en-de/capsnmt.yaml
+            "width": 16,
+            "encoder_layers": 1,
+            "decoder_layers": 2,
+            "num_capsules": [4],
+            "transform": "shared",
+            "nonlinearity": "squash",
+            "capsule_residual": True,
+            "windows": 1.0,
+            "attention": "capsules",
+            "tie_embeddings": "none",
+        },
+        "states": {
+            "width": 16,
+            "encoder_layers": 1,
+            "decoder_layers": 2,
+            "num_capsules": [3],
+            "attention": "states",
+            "num_heads": 2,
+            "attending": "all",
+        },
         "shared": {
             "width": 16,
             "encoder_layers": 1,
@@ -140,6 +161,7 @@ TINY = {
             "num_heads": 2,
             "tie_embeddings": "all",
         },
+        "found": {"width": 16, "encoder_layers": 1, "decoder_layers": 2, "num_capsules": 3, "capsule_form": "found"},
     },
 }
 

@@ -15,6 +15,7 @@ LENGTHS = ((7, 4), (1, 6), (5, 2), (7, 1))  # (source, target) of each row
 # every one of them. A variant may differ from its system.
 MEMORY = {
     "capsnmt": "constant",
+    "capsnmt-states": "grows",
     "simple": "constant",
     "pooling": "constant",
     "transformer": "grows",

@@ -1,4 +1,4 @@
-"""The contract tests catch the faults that convolutional decoders are prone to: each is planted and must be found."""
+"""The contract tests catch the faults that convolutions and attention are prone to: each is planted and is found."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from capsnmt.models.bytenet import ResidualBlock
 from capsnmt.models.convs2s import ConvolutionBlock
+from capsnmt.models.layers import LSTMDecoder
 
 BLOCKS = {"bytenet": ResidualBlock, "convs2s": ConvolutionBlock}
 CHECKS = {
@@ -48,22 +49,57 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", BLOCKS)
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_caught(name, fault, tiny_model, batch, monkeypatch):
-    method, plant, expected = FAULTS[fault]
-    model = tiny_model(name)
-    with torch.no_grad():  # biases away from zero, as training leaves them: padding is then not zero by itself
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    for check in CHECKS.values():
-        check(model, batch)  # the model itself is sound
-    block = BLOCKS[name]
-    monkeypatch.setattr(block, method, plant(getattr(block, method)))
+def attends_with(change):
+    """An `attend` that gets another mask than the model made."""
+    return lambda real: (
+        lambda decoder, layer, u, memory: real(decoder, layer, u, {**memory, "mask": change(memory["mask"])})
+    )
+
+
+WRONG_MASKS = {
+    "attention over the padding": torch.ones_like,
+    "attention with another sentence's mask": lambda mask: mask.roll(1, dims=0),
+}
+
+
+def caught_by(model, batch):
     caught = set()
     for what, check in CHECKS.items():
         try:
             check(model, batch)
         except AssertionError:
             caught.add(what)
-    assert caught == expected
+    return caught
+
+
+@pytest.fixture
+def sound_model(tiny_model, batch):
+    """sound_model(system, variant) → one that passes; biases are away from zero, as training leaves them: padding is
+    then not zero by itself.
+    """
+
+    def build(*variant):
+        model = tiny_model(*variant)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+        assert caught_by(model, batch) == set()
+        return model
+
+    return build
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_caught(name, fault, sound_model, batch, monkeypatch):
+    method, plant, expected = FAULTS[fault]
+    model, block = sound_model(name), BLOCKS[name]
+    monkeypatch.setattr(block, method, plant(getattr(block, method)))
+    assert caught_by(model, batch) == expected
+
+
+@pytest.mark.parametrize("fault", WRONG_MASKS)
+def test_a_planted_mask_of_the_lstm_decoder_is_caught(fault, sound_model, batch, monkeypatch):
+    model = sound_model("capsnmt", "states")
+    monkeypatch.setattr(LSTMDecoder, "attend", attends_with(WRONG_MASKS[fault])(LSTMDecoder.attend))
+    assert caught_by(model, batch) == {"padding"}

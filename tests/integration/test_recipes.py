@@ -10,6 +10,7 @@ import torch
 import yaml
 from counts import COUNTS, encdec, gnmt, rnmt, transformer
 
+from capsnmt.analysis.records import fingerprint, settings_of
 from capsnmt.analysis.suite import read_suite, runs_of
 from capsnmt.config import RunConfig, load_recipe
 from capsnmt.models import MODELS, build_model, parse_model_config
@@ -168,6 +169,12 @@ def test_wmt14_recipes_validate_and_test_as_the_paper_says(path):
     assert "newstest2014" in recipe.data.test.source
 
 
+@pytest.mark.parametrize("path", WMT14, ids=name)
+def test_eight_devices_make_the_updates_of_wmt14_recipes(path):
+    """With fewer batches than devices an update would be larger than its paper's."""
+    assert load_recipe(path).training.accumulate % 8 == 0
+
+
 @pytest.mark.parametrize("path", [path for path in PAPERS_OWN if not path.stem.startswith("transformer")], ids=name)
 def test_wmt14_recipes_of_the_papers_own_systems(path):
     recipe = load_recipe(path)
@@ -210,37 +217,44 @@ OTHER_PAPERS = {
         "model": {"width": 1000, "num_layers": 4, "reverse_source": True, "dropout": 0.2, "tie_embeddings": "none"},
         "subwords": {"type": "word", "vocabulary": 50_000, "joint": False},
         "max_words": 50,
+        "update_tokens": 4096,  # 128 sentences
     },
     "encdec-sutskever": {
         "model": {"width": 1000, "num_layers": 4, "reverse_source": True, "dropout": 0.0, "tie_embeddings": "none"},
         "subwords": {"type": "word", "vocabulary": (160_000, 80_000), "joint": False},
         "max_words": None,
+        "update_tokens": 4096,  # 128 sentences
     },
     "deep_encdec": {
         "model": {"width": 512, "embedding_width": 256, "encoder_layers": 9, "decoder_layers": 7, "dropout": 0.1},
         "subwords": {"type": "word", "joint": False},
         "max_words": None,
+        "update_tokens": 4 * 4096,  # 500 to 800 sentences
     },
     "rnnsearch": {
         "model": {"width": 1000, "embedding_width": 620, "attention_width": 1000, "maxout_width": 500, "dropout": 0.0},
         "subwords": {"type": "word", "vocabulary": 30_000, "joint": False},
         "max_words": 50,
+        "update_tokens": 2560,  # 80 sentences
     },
     "gnmt": {
         "model": {"width": 1024, "encoder_layers": 8, "decoder_layers": 8, "tie_embeddings": "none"},
         "subwords": {"vocabulary": 32_000, "joint": True},
         "max_words": None,
+        "update_tokens": 4096,  # 128 sentences
     },
     "bytenet": {
         "model": {"width": 800, "dilations": (1, 2, 4, 8, 16), "encoder_sets": 6, "decoder_sets": 6, "kernel": 3},
         "subwords": {"type": "char", "vocabulary": (296 + 20, 323 + 20), "joint": False},
         "max_words": None,
+        "update_tokens": 8192,  # ours: about 60 sentences
     },
     "rnmt": {
         "model": {"width": 1024, "encoder_layers": 6, "decoder_layers": 8, "num_heads": 4, "tie_embeddings": "none"},
         "subwords": {"vocabulary": 32_000, "joint": True},
         "max_words": None,
         "label_smoothing": 0.1,
+        "update_tokens": 32 * 4096,  # 32 replicas, 128 sentences each
     },
 }
 
@@ -258,6 +272,7 @@ def test_wmt14_recipes_of_other_papers(path):
     assert words != subwords.split_digits
     assert subwords.byte_fallback == (subwords.type == "bpe")
     assert recipe.training.label_smoothing == expected.get("label_smoothing", 0.0)
+    assert recipe.training.accumulate * recipe.training.batch_tokens == expected["update_tokens"]
 
 
 @pytest.mark.parametrize("path", [path for path in RECIPES if path.stem == "gnmt"], ids=name)
@@ -304,6 +319,8 @@ def test_wmt14_recipes_of_convs2s(target):
     assert (recipe.text.subwords.type, recipe.text.subwords.vocabulary) == ("bpe", 40_000)
     assert (recipe.decoding.beam, recipe.training.clip_norm, recipe.training.label_smoothing) == (5, 0.1, 0.0)
     assert recipe.data.filters.max_words == {"de": None, "fr": 175}[target]
+    tokens = {"de": 2048, "fr": 8 * 1024}[target]  # 48 sentences; 32 on each of 8 GPUs
+    assert recipe.training.accumulate * recipe.training.batch_tokens == tokens
 
 
 @pytest.mark.parametrize(
@@ -351,3 +368,6 @@ def test_every_suite_names_what_exists(path, monkeypatch):
     for run in runs:
         parse_model_config(run.config().model)
     assert len({run.folder for run in runs}) == len(runs)
+    trained = [run for run in runs if run.outside is None]
+    trainings = {(fingerprint(settings_of(run.config())), run.taught_by) for run in trained}
+    assert len(trainings) == len(trained), "two runs are the same training"

@@ -140,15 +140,17 @@ def test_killed_and_started_again_it_reports_the_same_scores(suite, run_here, tm
     assert scores(tmp_path / "rough") == scores(tmp_path / "calm")
 
 
-def test_a_dry_run_says_what_the_papers_tables_would_cost(run_here, monkeypatch):
+@pytest.mark.parametrize(("suite", "pairs"), [("wmt14-en-de", "4,500,000"), ("wmt14-en-fr", "36,000,000")])
+def test_a_dry_run_says_what_the_papers_tables_would_cost(suite, pairs, run_here, monkeypatch):
     monkeypatch.chdir(ROOT)  # where its recipes are named from
-    ended = run_here("reproduce", "suites/wmt14-en-fr.yaml", "--dry-run", "--devices", "8xM40")
+    ended = run_here("reproduce", f"suites/{suite}.yaml", "--dry-run", "--devices", "8xM40")
     assert ended.code == 0, ended.err
+    assert "MORE than" not in ended.out.decode("utf-8"), "every training fits into the paper's devices"
     total = re.fullmatch(r"all of it on 8xM40: ([\d.]+) days, ([\d,]+) GB of disk", ended.lines[-1])
     trained = [float(days) for days in re.findall(r": training ([\d.]+) days", "\n".join(ended.lines))]
     assert total
     assert float(total[1]) > sum(trained) > 50
-    taught = [line for line in ended.lines if "teacher's translations of 36,000,000 sentences" in line]
+    taught = [line for line in ended.lines if f"teacher's translations of {pairs} sentences" in line]
     assert len(taught) == 1, "three students share what one teacher translated"
 
 

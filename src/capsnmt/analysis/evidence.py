@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from capsnmt.analysis.results import RowResult, collect
 from capsnmt.analysis.routing_map import RoutingMap
 from capsnmt.analysis.suite import Run, SectionConfig, SuiteConfig, expanded, sweep_names
-from capsnmt.config import RunConfig
+from capsnmt.config import RunConfig, flatten
 from capsnmt.data.corpus import files_of
 from capsnmt.errors import CapsNMTError
 
@@ -79,6 +80,11 @@ class Evidence:
         """The settings of every finished row that was trained here, in the section's order."""
         rows = [row for row, result in self.rows(section).items() if result.origin is None]
         return {row: self.first_run(row).config(self.data) for row in rows}
+
+    def setting(self, row: str, key: str) -> Any:
+        """A row's value of a dotted key, finished or not."""
+        config = next(run for run in self.runs if run.row == row).config(self.data)
+        return flatten(config.model_dump())[key]
 
     def test_source(self, row: str) -> Path:
         """The source side of the test set that a finished row was evaluated on."""

@@ -172,14 +172,15 @@ def _undistilled(student: str, evidence: Evidence) -> RowResult | None:
 
 def sweep(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
     """Swept rows: the first key of each along the axis, a line for each value of its second, or for the row itself."""
-    found = evidence.rows(section)
     lines = [line for name in section.rows for line in _swept_lines(name, section, evidence)]
-    (x_key, x_values) = next(iter(evidence.suite.rows[section.rows[0]].over.items()))
+    x_key = next(iter(evidence.suite.rows[section.rows[0]].over))
+    axis = _axis(lines)
+    found = {row: result for row, result in evidence.results.items() if any(row in rows.values() for _, rows in lines)}
     for score in ("BLEU", "perplexity"):
         curves: dict[str, figures.Curve] = {}
-        cells = [[_plain(value)] for value in x_values]
+        cells = [[value] for value in axis]
         for label, rows in lines:
-            spreads = [found[row].spread(score) if row in found else None for row in rows]
+            spreads = [found[rows[value]].spread(score) if rows.get(value) in found else None for value in axis]
             for place, spread in enumerate(spreads):
                 cells[place].append("" if spread is None else str(spread))
             points = [(float(place), spread) for place, spread in enumerate(spreads) if spread is not None]
@@ -188,19 +189,35 @@ def sweep(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | 
         yield f"**{'Test BLEU' if score == 'BLEU' else 'Validation perplexity'}**"
         yield Table([_last(x_key), *(label for label, _ in lines)], cells)
         if curves:
-            picture = figures.curves(curves, x=_last(x_key), y=score, labels=[_plain(value) for value in x_values])
+            picture = figures.curves(curves, x=_last(x_key), y=score, labels=axis)
             yield Figure(f"{section.rows[0]}-{score.lower()}", f"{score} by {_last(x_key)}", picture)
     yield signature_line(found)
 
 
-def _swept_lines(name: str, section: SectionConfig, evidence: Evidence) -> list[tuple[str, list[str]]]:
-    """The lines of one swept row, each with the rows along the axis."""
+def _axis(lines: list[tuple[str, dict[str, str]]]) -> list[str]:
+    """The values of all lines, numbers in their order."""
+    values = list(dict.fromkeys(value for _, rows in lines for value in rows))
+    try:
+        return sorted(values, key=float)
+    except ValueError:
+        return values
+
+
+def _swept_lines(name: str, section: SectionConfig, evidence: Evidence) -> list[tuple[str, dict[str, str]]]:
+    """The lines of one swept row, each with the row of every value along the axis."""
     row = evidence.suite.rows[name]
-    names = sweep_names(name, row)
+    names, (key, values) = sweep_names(name, row), next(iter(row.over.items()))
+    along = [_plain(value) for value in values]
     if len(row.over) == 1:
-        return [(section.labels.get(name) or row.label or name, names)]
+        rows = dict(zip(along, names, strict=True))
+        if point := section.points.get(name):
+            rows[_plain(evidence.setting(point, key))] = point
+        return [(section.labels.get(name) or row.label or name, rows)]
     second, values = list(row.over.items())[1]
-    return [(f"{_last(second)} = {_plain(value)}", names[n :: len(values)]) for n, value in enumerate(values)]
+    return [
+        (f"{_last(second)} = {_plain(value)}", dict(zip(along, names[n :: len(values)], strict=True)))
+        for n, value in enumerate(values)
+    ]
 
 
 def _curve(points: list[tuple[float, Spread]]) -> figures.Curve:

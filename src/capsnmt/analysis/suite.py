@@ -83,6 +83,7 @@ class SectionConfig(StrictModel):
     text: str = ""  # a paragraph before it
     rows: list[str] = Field(default_factory=list)  # a swept row stands for all that it becomes
     labels: dict[str, str] = Field(default_factory=dict)  # what rows are called here, instead of their own label
+    points: dict[str, str] = Field(default_factory=dict)  # sweep: swept row: one that has a value of its key already
     against: str | None = None  # differences from this row, with significance; size_by_length: in percent of it
     sentences: list[str] = Field(default_factory=list)  # routing
     values: list[str] = Field(default_factory=list)  # training: names of metrics.jsonl, such as valid.perplexity
@@ -242,10 +243,28 @@ def read_suite(path: str | Path) -> SuiteConfig:
             raise CapsNMTError(f"{path}: {name} is distilled_from {row.distilled_from}, which is no row of the suite")
     known = expanded(suite)
     for section in suite.report:
-        for name in [*section.rows, *([section.against] if section.against else [])]:
+        against = [section.against] if section.against else []
+        for name in [*section.rows, *section.points, *section.points.values(), *against]:
             if name not in known and name not in suite.rows:
                 raise CapsNMTError(f"{path}: the report's {section.title!r} names {name}, which is no row of the suite")
+        for swept, name in section.points.items():
+            if not _is_point_of(suite.rows.get(swept), suite.rows.get(name)):
+                raise CapsNMTError(
+                    f"{path}: the report's {section.title!r} puts {name} on the line of {swept}, which must be swept "
+                    "over one key and differ in nothing else"
+                )
     return suite
+
+
+def _is_point_of(swept: RowConfig | None, row: RowConfig | None) -> bool:
+    """Whether a row is the swept one at another value of its only key."""
+    if swept is None or row is None or len(swept.over) != 1 or row.over:
+        return False
+    elsewhere = [
+        (each.recipe, each.distilled_from, {key: value for key, value in each.set.items() if key not in swept.over})
+        for each in (swept, row)
+    ]
+    return elsewhere[0] == elsewhere[1]
 
 
 def expanded(suite: SuiteConfig) -> dict[str, RowConfig]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from capsnmt.planning.figures import CorpusFigures, Device
 from capsnmt.training.loss import label_smoothed_loss
 
 _COUNTED_LENGTH = 8  # of the sentence whose operations are counted; only attention's own products grow with it
+_COUNTED_CHARACTERS = 140  # the same in characters, as long as WMT14's are: ByteNet pads a source to a multiple of 50
 _STORE_INFO = "store.json"
 _WITHOUT_RECURRENCE = {"transformer", "convs2s", "bytenet"}
 
@@ -113,12 +114,12 @@ def model_costs(config: RunConfig) -> ModelCosts:
     """Counts on sentences of tensors that have a shape and no content."""
     subwords = config.text.subwords
     sizes = subwords.size_of("source"), subwords.size_of("target")
-    return _model_costs(json.dumps(config.model), sizes, config.training.label_smoothing)
+    length = _COUNTED_CHARACTERS if subwords.type == "char" else _COUNTED_LENGTH
+    return _model_costs(json.dumps(config.model), sizes, config.training.label_smoothing, length)
 
 
 @functools.cache
-def _model_costs(section: str, sizes: tuple[int, int], label_smoothing: float) -> ModelCosts:
-    length = _COUNTED_LENGTH
+def _model_costs(section: str, sizes: tuple[int, int], label_smoothing: float, length: int) -> ModelCosts:
     with torch.device("meta"):
         model = build_model(json.loads(section), source_size=sizes[0], target_size=sizes[1]).train()
         ids = torch.zeros(1, length, dtype=torch.long)
@@ -166,10 +167,11 @@ def corpus_figures(config: RunConfig, pairs: int | None) -> CorpusFigures:
     else:
         known = data.fetch or Path(data.store).parent.name
         found = figures.CORPORA.get(known, CorpusFigures(0, 27.0, 27.0, 280.0, "lengths assumed"))
+        if config.text.subwords.type == "char":  # about as many as bytes, and the end of the sentence
+            characters = found.text_bytes / 2 + 1
+            found = replace(found, source_tokens=characters, target_tokens=characters)
     if pairs is not None:
-        found = CorpusFigures(
-            pairs, found.source_tokens, found.target_tokens, found.text_bytes, f"--pairs; {found.source}"
-        )
+        found = replace(found, pairs=pairs, source=f"--pairs; {found.source}")
     if found.pairs == 0:
         raise CapsNMTError(f"{data.store} is not prepared, so the size of the corpus is unknown: add --pairs N")
     return found

@@ -35,7 +35,7 @@ def suite_of(tmp_path, **changes):
         },
         **changes,
     }
-    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
     return read_suite(tmp_path / "suite.yaml")
 
 
@@ -59,6 +59,39 @@ def test_a_sweep_is_its_own_rows_and_not_those_of_a_like_name(tmp_path):
     write_records(runs, {run.name: 20.0 for run in runs})
     found = Evidence(suite, runs, None, lambda *_: []).rows(section)
     assert list(found) == ["caps-1", "caps-2"]
+
+
+def test_a_row_that_is_trained_anyway_is_a_point_of_a_sweep(tmp_path):
+    rows = {
+        "grid": {"recipe": RECIPE, "over": {"model.num_iterations": [1, 2, 3], "model.num_capsules": [[2], [4]]}},
+        "iterations": {"recipe": RECIPE, "over": {"model.num_iterations": [1, 4]}},
+        "plain": {"recipe": RECIPE},  # three of them
+    }
+    section = {"kind": "sweep", "title": "", "rows": ["grid", "iterations"], "points": {"iterations": "plain"}}
+    suite = suite_of(tmp_path, rows=rows, seeds=[1], report=[section])
+    runs = runs_of(suite)
+    write_records(runs, {run.name: float(number) for number, run in enumerate(runs)})
+    _, table, *_ = SECTIONS["sweep"](suite.report[0], Evidence(suite, runs, None, lambda *_: []))
+    assert table.headings == ["num_iterations", "num_capsules = 2", "num_capsules = 4", "iterations"]
+    assert table.rows == [
+        ["1", "0.00", "1.00", "6.00"],
+        ["2", "2.00", "3.00", ""],
+        ["3", "4.00", "5.00", "8.00"],
+        ["4", "", "", "7.00"],
+    ]
+
+
+@pytest.mark.parametrize("points", [{"iterations": "wide"}, {"grid": "plain"}, {"plain": "iterations"}])
+def test_a_point_of_a_sweep_differs_in_nothing_else(tmp_path, points):
+    rows = {
+        "grid": {"recipe": RECIPE, "over": {"model.num_iterations": [1, 2], "model.num_capsules": [[2], [4]]}},
+        "iterations": {"recipe": RECIPE, "over": {"model.num_iterations": [1, 4]}},
+        "plain": {"recipe": RECIPE},
+        "wide": {"recipe": RECIPE, "set": {"model.width": 64}},
+    }
+    section = {"kind": "sweep", "title": "Figure", "rows": ["iterations"], "points": points}
+    with pytest.raises(CapsNMTError, match="must be swept over one key and differ in nothing else"):
+        suite_of(tmp_path, rows=rows, report=[section])
 
 
 def test_an_unknown_key_is_an_error_before_anything_runs(tmp_path):

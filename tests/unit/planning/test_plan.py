@@ -54,6 +54,16 @@ def test_published_models_take_two_operations_for_each_parameter() -> None:
     assert (costs.encoder_flops + costs.decoder_flops) / (2 * costs.parameters) == pytest.approx(1.0, abs=0.03)
 
 
+def test_characters_are_counted_in_sentences_that_are_longer_than_what_they_are_padded_to() -> None:
+    recipe = load_recipe(RECIPES / "wmt14-en-de" / "bytenet.yaml")
+    costs = model_costs(recipe)
+    width, blocks = 800, 30
+    block = 2 * (2 * width * width + 3 * width * width + 2 * width * width)
+    assert costs.encoder_flops == pytest.approx(150 * 1.2 / 140 * blocks * block)  # padded to 150, then unfolded
+    found = corpus_figures(recipe, None)
+    assert found.source_tokens == found.target_tokens == 141
+
+
 def test_the_arithmetic_of_training() -> None:
     config = transformer(accumulate=8)
     costs = model_costs(config)
