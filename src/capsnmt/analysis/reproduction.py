@@ -14,8 +14,9 @@ from typing import Any
 
 from capsnmt.analysis.evidence import Evidence, Figure, Route, Section, Table
 from capsnmt.analysis.results import collect
+from capsnmt.analysis.running import run_suite
 from capsnmt.analysis.sections import SECTIONS
-from capsnmt.analysis.suite import Run, SectionConfig, SuiteConfig, chosen_rows, run_suite, runs_of
+from capsnmt.analysis.suite import Run, SectionConfig, SuiteConfig, chosen_rows, runs_of
 from capsnmt.errors import CapsNMTError
 from capsnmt.planning.figures import GB
 

@@ -12,8 +12,9 @@ from capsnmt.analysis.evidence import Evidence
 from capsnmt.analysis.records import counts_of_sentences, curve, read_record, settings_of, write_record
 from capsnmt.analysis.reproduction import plan_of, reproduce
 from capsnmt.analysis.results import Spread, collect, compare
+from capsnmt.analysis.running import run_suite
 from capsnmt.analysis.sections import SECTIONS
-from capsnmt.analysis.suite import RowConfig, SectionConfig, chosen_rows, read_suite, run_suite, runs_of
+from capsnmt.analysis.suite import RowConfig, SectionConfig, chosen_rows, read_suite, runs_of
 from capsnmt.cli import main
 from capsnmt.config import FORMAT_VERSION, FolderConfig, VocabularyRecord, dump_yaml, load_recipe
 from capsnmt.errors import CapsNMTError
@@ -392,7 +393,7 @@ def test_students_of_a_teacher_that_failed_to_teach_are_not_trained(tmp_path, mo
         commands.append(command[0])
         return 1
 
-    monkeypatch.setattr("capsnmt.analysis.suite.run_command", fails)
+    monkeypatch.setattr("capsnmt.analysis.running.run_command", fails)
     assert run_suite(suite, say=lambda text: None) == ["student-s1"]
     assert commands == ["export"]
 
@@ -426,7 +427,7 @@ def started(monkeypatch):
     """The verbs that a suite starts; every one of them fails."""
     verbs = []
     monkeypatch.setattr(
-        "capsnmt.analysis.suite.run_command", lambda command, log, *, threads: verbs.append(command[0]) or 1
+        "capsnmt.analysis.running.run_command", lambda command, log, *, threads: verbs.append(command[0]) or 1
     )
     return verbs
 
