@@ -244,19 +244,22 @@ def reproduce(
     *,
     data: str | None = None,
     jobs: int = 1,
+    processes: int | None = None,
     only: Sequence[str] = (),
     train: bool = True,
     say: Callable[[str], None] = print,
 ) -> Path:
     """Trains, evaluates and reports a suite of runs; what is there already is kept. Returns the report's folder.
 
-    `only` trains some rows and reports all; `train=False` reports what is finished.
+    `only` trains some rows and reports all; `train=False` reports what is finished; `processes` train together, instead
+    of as many as the suite says.
     """
     need_torch()
     from capsnmt.analysis.reproduction import reproduce as reproduce_suite
     from capsnmt.analysis.suite import read_suite
 
-    return reproduce_suite(read_suite(suite), routing, data=data, jobs=jobs, only=only, train=train, say=say)
+    chosen = read_suite(suite, processes)
+    return reproduce_suite(chosen, routing, data=data, jobs=jobs, only=only, train=train, say=say)
 
 
 def average(folder: str | Path, *, last: int, output: str | Path | None = None) -> Path:

@@ -9,12 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from capsnmt.analysis.processes import run_command
+from capsnmt.analysis.processes import Command, run_command
 from capsnmt.analysis.records import counts_of_sentences, counts_of_training, settings_of, write_record
 from capsnmt.analysis.suite import Run, SuiteConfig, runs_of
 from capsnmt.data.corpus import files_of
 from capsnmt.distillation import MANIFEST
 from capsnmt.distillation.identity import is_distilled_by
+from capsnmt.errors import CapsNMTError
 from capsnmt.folder import CONFIG, WEIGHTS, read_folder_config
 from capsnmt.machine import processor, usable_cores
 
@@ -35,6 +36,7 @@ def run_suite(
     for run in runs:  # a typo in the last row must not wait for the first training
         run.commands(data)
         settings_of(run.config(data))
+        _check_processes(run, data)
     missing = [run for run in runs if not run.is_done and (not only or run.row in only)]
     say(f"{suite.title}: {len(runs)} runs, {sum(run.is_done for run in runs)} of them done, {len(missing)} to do")
     Path(suite.output).mkdir(parents=True, exist_ok=True)
@@ -52,6 +54,17 @@ def run_suite(
             failed += [run.name for run in students if run.distilled == taught.distilled]
             students = [run for run in students if run.distilled != taught.distilled]
     return failed + _complete_all(students, data, jobs, say)
+
+
+def _check_processes(run: Run, data: str | None) -> None:
+    """Results must not depend on how many processes trained them."""
+    batches = run.config(data).training.accumulate
+    if run.processes > batches and run.outside is None:
+        raise CapsNMTError(
+            f"{run.name}: {run.processes} processes would make larger updates than the {batches} batches of its "
+            f"training.accumulate; give --processes {batches}, or for the same updates a larger accumulate and "
+            "smaller batch_tokens"
+        )
 
 
 def _has_taught(student: Run) -> bool:
@@ -85,7 +98,7 @@ def _complete(run: Run, data: str | None, threads: int) -> str | None:
     if fault := _other_length(run.folder, config.training.steps):
         return fault
     if run.is_done:  # a teacher whose record came from elsewhere, or another `reproduce` was faster
-        return _logged(run.folder, run.commands(data)[:1], threads)
+        return _logged(run.folder, run.training(data), threads)
     if fault := _logged(run.folder, run.commands(data), threads):
         return fault
     evaluation = json.loads(run.report.read_text(encoding="utf-8"))
@@ -94,7 +107,8 @@ def _complete(run: Run, data: str | None, threads: int) -> str | None:
     record: dict[str, Any] = {"row": run.row, "seed": run.seed}
     if run.outside is None:
         record |= {"taught_by": run.taught_by, "settings": settings_of(run.config())}
-        record |= {**counts_of_training(run.folder), "threads": threads, "processor": processor()}
+        record |= {**counts_of_training(run.folder), "processes": run.processes}
+        record |= {"threads": max(1, threads // run.processes), "processor": processor()}
         record["greedy"] = json.loads(run.greedy.read_text(encoding="utf-8"))["scores"]
     else:
         record["finished"] = time.strftime("%Y-%m-%d")
@@ -112,11 +126,11 @@ def _other_length(folder: Path, steps: int) -> str | None:
     return f"{folder} is a training of {planned:,} updates, the suite wants {steps:,}; delete it to train again"
 
 
-def _logged(folder: Path, commands: list[list[str]], threads: int) -> str | None:
+def _logged(folder: Path, commands: list[Command], threads: int) -> str | None:
     """Runs commands one after the other; their words go into a log beside the folder. Returns what went wrong."""
     log = folder.with_name(f"{folder.name}.log")
     with log.open("a", encoding="utf-8") as out:
         for command in commands:
             if code := run_command(command, out, threads=threads):
-                return f"`capsnmt {command[0]}` ended with {code}; see {log}"
+                return f"`capsnmt {command.words[0]}` ended with {code}; see {log}"
     return None

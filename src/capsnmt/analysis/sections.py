@@ -76,12 +76,13 @@ def _scores_and_costs(result: RowResult) -> list[str]:
 def _budget_line(found: dict[str, RowResult]) -> str:
     """What the numbers in the columns of costs and scores mean."""
     runs = [run for result in found.values() for run in result.runs if "threads" in run]
-    threads = sorted({run["threads"] for run in runs})
+    shares = sorted({(run.get("processes", 1), run["threads"]) for run in runs})
+    had = [f"{threads}" if count == 1 else f"{count} processes of {threads}" for count, threads in shares]
     processors = sorted({run.get("processor", "one that was not recorded") for run in runs})
     line = (
         "± is the standard deviation over seeds; brackets are 95 % bootstrap intervals over the test sentences: what "
         "another training would change is not in them, nor in p. Perplexity and tokens are of each system's own "
-        f"pieces, subwords, words or characters. A training had {' or '.join(map(str, threads))} thread(s); minutes "
+        f"pieces, subwords, words or characters. A training had {' or '.join(had)} thread(s); minutes "
         f"are its target tokens at its median speed. Processor: {'; '.join(processors)}"
     )
     return line + (", so speeds of different rows cannot be compared." if len(processors) > 1 else ".")

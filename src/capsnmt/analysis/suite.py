@@ -3,6 +3,7 @@
     title: Routing study
     output: runs/routing
     seeds: [1, 2, 3]
+    processes: 2                         # of one training, such as one on each GPU
     set: {training.steps: 4000}          # for every row
     rows:
       simple:  {recipe: recipes/multi30k-en-de/simple.yaml, set: {model.encoder_layers: 4}}
@@ -30,6 +31,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from capsnmt.analysis.processes import Command
 from capsnmt.analysis.records import check_settings, fingerprint, read_record, settings_of
 from capsnmt.config import RunConfig, StrictModel, load_recipe, load_yaml, parse
 from capsnmt.data.corpus import files_of
@@ -82,6 +84,7 @@ class SuiteConfig(StrictModel):
     kept: str | None = None  # where records and report are written, to outlive the models; in `output` by default
     name: str = ""  # of the report; the file's own by default
     seeds: list[int] = Field(default=[1], min_length=1)
+    processes: int = Field(default=1, ge=1)  # of one training or distillation, on this machine; results do not change
     set: Settings = Field(default_factory=dict)
     rows: dict[str, RowConfig] = Field(min_length=1)
     report: list[SectionConfig] = Field(default_factory=list)
@@ -107,6 +110,7 @@ class Run:
     overrides: tuple[str, ...]
     folder: Path
     records: Path  # where its record is written
+    processes: int = 1  # that train it together
     teacher: Run | None = None  # whose translations are its corpus
     outside: tuple[str, str] | None = None  # a file of translations and its origin: nothing to train
 
@@ -155,35 +159,51 @@ class Run:
         }
         return [*self.overrides, *(f"{key}={json.dumps(value)}" for key, value in changes.items())]
 
-    def commands(self, data: str | None = None) -> list[list[str]]:
-        """What makes its result, in order, each without the `capsnmt` before it."""
+    def commands(self, data: str | None = None) -> list[Command]:
+        """What makes its result, in order."""
+        return [*self.training(data), *self.evaluating(data)]
+
+    def training(self, data: str | None = None) -> list[Command]:
+        """What makes its model; of an outside system, nothing."""
+        if self.outside is not None:
+            return []
+        changes = [part for override in self.training_settings(data) for part in ("--set", override)]
+        settings = (str(self.recipe), *changes, *(["--data", data] if data else []))
+        train = Command(("train", *settings), self.processes)
+        # Many processes would wait for one of them, and not for ever, while it prepares a large corpus.
+        return [train] if self.processes == 1 else [Command(("prepare", *settings)), train]
+
+    def evaluating(self, data: str | None = None) -> list[Command]:
+        """What makes its scores, in one process."""
         config = self.config(data)
         files = [] if config.data.test is None else files_of(config.data.test, config.data.root)
         if len(files) != 2:
             raise CapsNMTError(f"{self.recipe} names no source and target file in data.test to evaluate on")
-        test_set = ["--source", str(files[0]), "--reference", str(files[1])]
-        evaluate = ["evaluate", *test_set, "--name", self.row, "--save", str(self.translations)]
-        evaluate += ["--json", str(self.report)]
+        test_set = ("evaluate", "--source", str(files[0]), "--reference", str(files[1]))
+        evaluate = (*test_set, "--name", self.row, "--save", str(self.translations), "--json", str(self.report))
         if self.outside is not None:
             pair = f"{config.languages.source}-{config.languages.target}"
-            return [[*evaluate, "--hypotheses", self.outside[0], "--origin", self.outside[1], "--languages", pair]]
-        changes = [part for override in self.training_settings(data) for part in ("--set", override)]
-        train = ["train", str(self.recipe), *changes, *(["--data", data] if data else [])]
-        greedy = ["evaluate", *test_set, "--beam", "1", "--bootstrap", "0", "--json", str(self.greedy)]
-        return [train, [*evaluate, str(self.folder)], [*greedy, str(self.folder)]]
+            told = ("--hypotheses", self.outside[0], "--origin", self.outside[1], "--languages", pair)
+            return [Command((*evaluate, *told))]
+        greedy = (*test_set, "--beam", "1", "--bootstrap", "0", "--json", str(self.greedy))
+        return [Command((*evaluate, str(self.folder))), Command((*greedy, str(self.folder)))]
 
-    def teaching(self, data: str | None = None) -> list[list[str]]:
-        """What makes its teacher's corpus of the original training text, in the fast runtime."""
+    def teaching(self, data: str | None = None) -> list[Command]:
+        """What makes its teacher's corpus of the original training text.
+
+        One process takes the fast runtime; of several each has its device and its part, and another joins the parts.
+        """
         if self.teacher is None:
             return []
         config = self.config(data)
         files = files_of(config.data.train, config.data.root)
         teacher = str(self.teacher.folder)
-        distill = ["distill", teacher, "--source", str(files[0]), "--reference", str(files[1])]
-        return [
-            ["export", teacher, "--precision", "fp32"],
-            [*distill, "--output", str(self.distilled), "--quiet"],
-        ]
+        texts = ("--source", str(files[0]), "--reference", str(files[1]), "--output", str(self.distilled))
+        distill = ("distill", teacher, *texts, "--quiet")
+        if self.processes == 1:
+            return [Command(("export", teacher, "--precision", "fp32")), Command(distill)]
+        by_torch = (*distill, "--engine", "torch")
+        return [Command(by_torch, self.processes), Command(by_torch)]
 
     @property
     def taught_by(self) -> str | None:
@@ -219,10 +239,10 @@ def _root(data: str | None) -> list[str]:
     return [f"data.root={json.dumps(data)}"] if data else []
 
 
-def read_suite(path: str | Path) -> SuiteConfig:
-    """Reads and checks a suite file."""
+def read_suite(path: str | Path, processes: int | None = None) -> SuiteConfig:
+    """Reads and checks a suite file; `processes` replaces its own number."""
     suite = parse(SuiteConfig, load_yaml(path), str(path))
-    suite = suite.model_copy(update={"name": suite.name or Path(path).stem})
+    suite = suite.model_copy(update={"name": suite.name or Path(path).stem, "processes": processes or suite.processes})
     for name, row in suite.rows.items():
         if row.distilled_from is not None and row.distilled_from not in suite.rows:
             raise CapsNMTError(f"{path}: {name} is distilled_from {row.distilled_from}, which is no row of the suite")
@@ -293,7 +313,17 @@ def runs_of(suite: SuiteConfig) -> list[Run]:
         overrides = tuple(f"{key}={json.dumps(value)}" for key, value in values.items())
         teacher = row.distilled_from and run_of(row.distilled_from, seeds_of[row.distilled_from][0])
         outside = None if row.hypotheses is None or row.origin is None else (row.hypotheses, row.origin)
-        return Run(name, seed, Path(row.recipe), overrides, folder, suite.records_folder, teacher or None, outside)
+        return Run(
+            name,
+            seed,
+            Path(row.recipe),
+            overrides,
+            folder,
+            suite.records_folder,
+            processes=suite.processes,
+            teacher=teacher or None,
+            outside=outside,
+        )
 
     ranks = range(max(len(seeds) for seeds in seeds_of.values()))
     runs = [run_of(name, seeds_of[name][rank]) for rank in ranks for name in rows if rank < len(seeds_of[name])]

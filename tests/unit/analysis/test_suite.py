@@ -52,6 +52,34 @@ def test_a_row_changes_the_suite_and_the_suite_changes_the_recipe(tmp_path):
     assert plain.output != wide.output
 
 
+def test_several_processes_train_and_teach_together_and_one_evaluates(tmp_path):
+    rows = {"teacher": {"recipe": RECIPE}, "student": {"recipe": RECIPE, "distilled_from": "teacher"}}
+    eight = {"processes": 8, "set": {"training.accumulate": 8}, "seeds": [1], "rows": rows}
+    teacher, student = runs_of(suite_of(tmp_path, **eight))
+    together = ["torchrun", "--standalone", "--nproc-per-node", "8", "-m", "capsnmt"]
+    told = [command.told for command in (*teacher.commands(), *student.teaching())]
+    assert [words[: words.index("capsnmt") + 2] for words in told] == [
+        ["capsnmt", "prepare"],
+        [*together, "train"],
+        ["capsnmt", "evaluate"],
+        ["capsnmt", "evaluate"],
+        [*together, "distill"],
+        ["capsnmt", "distill"],
+    ]
+    assert told[0][2:] == told[1][7:], "what is prepared is what is trained on"
+    assert told[4][6:] == told[5][1:], "the last one joins what the eight have translated"
+    assert [command.threads_each(16) for command in teacher.training()] == [16, 2]
+    one, _ = runs_of(read_suite(tmp_path / "suite.yaml", processes=1))
+    assert [command.told[:2] for command in one.training()] == [["capsnmt", "train"]]
+
+
+def test_more_processes_than_batches_of_an_update_are_refused(tmp_path):
+    suite = suite_of(tmp_path, processes=3, set={"training.accumulate": 2})
+    with pytest.raises(CapsNMTError, match=r"plain-s1: 3 processes .* the 2 batches of its training\.accumulate"):
+        run_suite(suite, say=lambda text: None)
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_sweep_is_its_own_rows_and_not_those_of_a_like_name(tmp_path):
     rows = {"caps": {"recipe": RECIPE, "over": {"model.num_iterations": [1, 2]}}, "caps-wide": {"recipe": RECIPE}}
     suite = suite_of(tmp_path, rows=rows, seeds=[1])
@@ -285,7 +313,7 @@ def test_an_outside_system_is_a_row_that_is_not_trained(tmp_path):
     evaluation = read_record(runs[0].record)["evaluation"]
     assert (evaluation["system"], evaluation["origin"]) == ("buck", "their submission to WMT14")
     assert all(score["signature"] for score in evaluation["scores"])
-    assert plan_of(suite) == [{"run": "buck-s1", "updates": 0, "tokens": 0, "done": True}]
+    assert plan_of(suite) == [{"run": "buck-s1", "updates": 0, "tokens": 0, "processes": 1, "done": True}]
     report = (reproduce(suite, lambda *_: [], train=False) / "report.md").read_text(encoding="utf-8")
     assert "| buck | – | – | – | – | 100.00 [100.0, 100.0] | – | 100.00 | 100.00 | 100.00 | – | – |" in report
     assert "buck was not trained here: their submission to WMT14." in report
@@ -390,7 +418,7 @@ def test_students_of_a_teacher_that_failed_to_teach_are_not_trained(tmp_path, mo
     commands = []
 
     def fails(command, log, *, threads):
-        commands.append(command[0])
+        commands.append(command.words[0])
         return 1
 
     monkeypatch.setattr("capsnmt.analysis.running.run_command", fails)
@@ -403,7 +431,7 @@ def codes_of(commands):
     codes = []
     for command in commands:
         with pytest.raises(SystemExit) as ended:
-            main(command)
+            main(list(command.words))
         codes.append(ended.value.code or 0)
     return codes
 
@@ -427,7 +455,7 @@ def started(monkeypatch):
     """The verbs that a suite starts; every one of them fails."""
     verbs = []
     monkeypatch.setattr(
-        "capsnmt.analysis.running.run_command", lambda command, log, *, threads: verbs.append(command[0]) or 1
+        "capsnmt.analysis.running.run_command", lambda command, log, *, threads: verbs.append(command.words[0]) or 1
     )
     return verbs
 
