@@ -9,6 +9,7 @@
       simple:  {recipe: recipes/multi30k-en-de/simple.yaml, set: {model.encoder_layers: 4}}
       capsule: {recipe: recipes/multi30k-en-de/capsnmt.yaml, seeds: [1]}
       buck:    {recipe: recipes/multi30k-en-de/simple.yaml, hypotheses: buck.de, origin: their submission to WMT14}
+      smt:     {label: Phrase-based, paper_bleu: 20.7, origin: "WMT14, Table 1 of the paper"}  # a figure, no system
       student: {recipe: recipes/multi30k-en-de/capsnmt.yaml, distilled_from: teacher}     # of a row's first seed
       grid: {recipe: recipes/multi30k-en-de/capsnmt.yaml, over: {model.num_iterations: [1, 2, 3]}}  # a row for each
     report:                              # what `capsnmt reproduce` writes of them
@@ -16,8 +17,9 @@
 
 A run is a row with a seed; its model folder is `output/row-s1`, beside it its log, its translations of the recipe's
 test set and its record. Whatever exists is kept: a suite that was killed goes on where it stopped. A row with
-`hypotheses` is an outside system: its recipe says languages and test set, and nothing is trained. With `kept: docs/x`
-records and report are written there, to be committed: what has a record there is not trained again, on any machine.
+`hypotheses` is an outside system: its recipe says languages and test set, and nothing is trained. A row without a
+recipe is a published figure, which stands in tables and is compared with nothing. With `kept: docs/x` records and
+report are written there, to be committed: what has a record there is not trained again, on any machine.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ Settings = dict[str, Any]
 class RowConfig(StrictModel):
     """One row of the table: a recipe and what it changes."""
 
-    recipe: str
+    recipe: str | None = None  # without one, `label`, `paper_bleu` and `origin` are a figure that others published
     set: Settings = Field(default_factory=dict)  # dotted key: value
     seeds: list[int] | None = None  # instead of the suite's
     over: dict[str, list[Any]] = Field(default_factory=dict)  # dotted key: values; a row for every combination
@@ -51,11 +53,22 @@ class RowConfig(StrictModel):
     label: str | None = None  # for the report
     paper_bleu: float | None = None  # what the paper reports on its own data; shown as theirs
     hypotheses: str | None = None  # an outside system's translations of the recipe's test set
-    origin: str | None = None  # where they come from
+    origin: str | None = None  # where they come from, or a published figure does
+
+    @property
+    def is_published(self) -> bool:
+        """Whether there is nothing but a published figure: no run, and nothing that could be compared."""
+        return self.recipe is None
 
     @model_validator(mode="after")
-    def _outside_systems_have_an_origin(self) -> RowConfig:
-        if (self.hypotheses is None) != (self.origin is None):
+    def _what_is_not_ours_has_an_origin(self) -> RowConfig:
+        if self.is_published:
+            if self.model_fields_set - {"recipe"} != {"label", "paper_bleu", "origin"}:
+                raise ValueError(
+                    "a row without a recipe is a published figure: give it label, paper_bleu and origin and nothing "
+                    "else, or a recipe"
+                )
+        elif (self.hypotheses is None) != (self.origin is None):
             raise ValueError("hypotheses and origin need each other: whose translations are they?")
         return self
 
@@ -243,22 +256,33 @@ def read_suite(path: str | Path, processes: int | None = None) -> SuiteConfig:
     """Reads and checks a suite file; `processes` replaces its own number."""
     suite = parse(SuiteConfig, load_yaml(path), str(path))
     suite = suite.model_copy(update={"name": suite.name or Path(path).stem, "processes": processes or suite.processes})
+    teachers = {name for name, row in suite.rows.items() if not row.is_published}
     for name, row in suite.rows.items():
-        if row.distilled_from is not None and row.distilled_from not in suite.rows:
-            raise CapsNMTError(f"{path}: {name} is distilled_from {row.distilled_from}, which is no row of the suite")
+        if row.distilled_from is not None and row.distilled_from not in teachers:
+            raise CapsNMTError(f"{path}: {name} is distilled_from {row.distilled_from}, which is no row with a recipe")
+    _check_report(suite, path)
+    return suite
+
+
+def _check_report(suite: SuiteConfig, path: str | Path) -> None:
+    """Sections name rows that exist, and that have what the section shows."""
     known = expanded(suite)
     for section in suite.report:
         against = [section.against] if section.against else []
         for name in [*section.rows, *section.points, *section.points.values(), *against]:
             if name not in known and name not in suite.rows:
                 raise CapsNMTError(f"{path}: the report's {section.title!r} names {name}, which is no row of the suite")
+            if name not in known and suite.rows[name].is_published and (section.kind != "table" or name in against):
+                raise CapsNMTError(
+                    f"{path}: the report's {section.title!r} names {name}, of which there is only a published figure; "
+                    "it can stand among the rows of a table, and not in `against`"
+                )
         for swept, name in section.points.items():
             if not _is_point_of(suite.rows.get(swept), suite.rows.get(name)):
                 raise CapsNMTError(
                     f"{path}: the report's {section.title!r} puts {name} on the line of {swept}, which must be swept "
                     "over one key and differ in nothing else"
                 )
-    return suite
 
 
 def _is_point_of(swept: RowConfig | None, row: RowConfig | None) -> bool:
@@ -273,9 +297,11 @@ def _is_point_of(swept: RowConfig | None, row: RowConfig | None) -> bool:
 
 
 def expanded(suite: SuiteConfig) -> dict[str, RowConfig]:
-    """The rows with every sweep written out: `grid` over T and M becomes grid-1-2, grid-1-4 and so on."""
+    """The rows that have runs, every sweep written out: `grid` over T and M becomes grid-1-2, grid-1-4 and so on."""
     rows = {}
     for name, row in suite.rows.items():
+        if row.is_published:
+            continue
         for swept, values in zip(sweep_names(name, row), itertools.product(*row.over.values()), strict=True):
             changes = dict(zip(row.over, values, strict=True))
             rows[swept] = row.model_copy(update={"set": {**row.set, **changes}})
@@ -284,7 +310,8 @@ def expanded(suite: SuiteConfig) -> dict[str, RowConfig]:
 
 def chosen_rows(suite: SuiteConfig, names: Collection[str]) -> set[str]:
     """Rows by their names; a swept one stands for all that it becomes."""
-    known = {**{name: [name] for name in expanded(suite)}, **{n: sweep_names(n, row) for n, row in suite.rows.items()}}
+    swept = {name: sweep_names(name, row) for name, row in suite.rows.items() if not row.is_published}
+    known = {**{name: [name] for name in expanded(suite)}, **swept}
     if unknown := set(names) - known.keys():
         raise CapsNMTError(f"--rows {','.join(sorted(unknown))}: no row of the suite; {', '.join(known)}")
     return {row for name in names for row in known[name]}
@@ -309,6 +336,7 @@ def runs_of(suite: SuiteConfig) -> list[Run]:
 
     def run_of(name: str, seed: int) -> Run:
         row, folder = rows[name], Path(suite.output) / f"{name}-s{seed}"
+        assert row.recipe is not None
         values = {**suite.set, **row.set, "training.seed": seed, "output": str(folder)}
         overrides = tuple(f"{key}={json.dumps(value)}" for key, value in values.items())
         teacher = row.distilled_from and run_of(row.distilled_from, seeds_of[row.distilled_from][0])
@@ -325,6 +353,6 @@ def runs_of(suite: SuiteConfig) -> list[Run]:
             outside=outside,
         )
 
-    ranks = range(max(len(seeds) for seeds in seeds_of.values()))
+    ranks = range(max((len(seeds) for seeds in seeds_of.values()), default=0))
     runs = [run_of(name, seeds_of[name][rank]) for rank in ranks for name in rows if rank < len(seeds_of[name])]
     return sorted(runs, key=lambda run: run.teacher is not None)  # students wait for their teachers

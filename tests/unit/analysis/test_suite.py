@@ -320,6 +320,53 @@ def test_an_outside_system_is_a_row_that_is_not_trained(tmp_path):
     assert "capsnmt train" not in report
 
 
+PUBLISHED = {"label": "Phrase-based", "paper_bleu": 20.7, "origin": "Table 1 of the paper, on WMT14"}
+
+
+def test_a_published_figure_stands_in_tables_and_is_compared_with_nothing(compared):
+    suite, _ = compared(good={"recipe": RECIPE}, buck=PUBLISHED, bad={"recipe": RECIPE, "paper_bleu": 25.7})
+    kinds = ("table", "by_length", "distillation", "complexity", "latency")
+    sections = [SectionConfig(kind="table", title="Systems", against="good")]
+    sections += [SectionConfig(kind=kind, title=kind) for kind in kinds]
+    evidence = Evidence(suite.model_copy(update={"report": sections}), runs_of(suite), None, lambda *_: [])
+    assert [run.row for run in runs_of(suite)] == ["good", "bad", "good", "bad"]
+    assert [step["run"] for step in plan_of(suite)] == ["good-s1", "bad-s1", "good-s2", "bad-s2"]
+    for section in sections:
+        assert list(evidence.rows(section)) == ["good", "bad"]
+        assert list(evidence.trained(section)) == ["good", "bad"]
+    table, *others = SECTIONS["table"](sections[0], evidence)
+    assert [row[0] for row in table.rows] == ["good", "Phrase-based", "bad"]
+    assert table.rows[1][1:] == ["–"] * 12 + ["20.7 (theirs)"]
+    assert "(p = " in table.rows[2][-2]
+    assert all(len(row) == len(table.headings) for row in table.rows)
+    told = f"was not measured here, and is compared with nothing: its figure is {PUBLISHED['origin']}."
+    assert f"Phrase-based {told}" in others
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ({"kind": "latency", "rows": ["plain", "buck"]}, "names buck, of which there is only a published figure"),
+        ({"kind": "table", "rows": ["plain", "buck"], "against": "buck"}, "not in `against`"),
+    ],
+)
+def test_a_published_figure_cannot_be_measured_or_compared_with(tmp_path, section, told):
+    rows = {"plain": {"recipe": RECIPE}, "buck": PUBLISHED}
+    with pytest.raises(CapsNMTError, match=told):
+        suite_of(tmp_path, rows=rows, report=[{"title": "x", **section}])
+    with pytest.raises(CapsNMTError, match="no row with a recipe"):
+        suite_of(tmp_path, rows={**rows, "student": {"recipe": RECIPE, "distilled_from": "buck"}})
+    with pytest.raises(CapsNMTError, match=r"--rows buck: no row"):
+        chosen_rows(suite_of(tmp_path, rows=rows), ["buck"])
+
+
+@pytest.mark.parametrize("change", [{"origin": None}, {"paper_bleu": None}, {"seeds": [1]}, {"hypotheses": "x"}])
+def test_a_row_without_a_recipe_has_a_label_a_figure_and_its_origin(tmp_path, change):
+    row = {key: value for key, value in {**PUBLISHED, **change}.items() if value is not None}
+    with pytest.raises(CapsNMTError, match="a row without a recipe is a published figure"):
+        suite_of(tmp_path, rows={"buck": row})
+
+
 def test_a_section_that_fails_costs_no_other_and_no_figure(compared, monkeypatch):
     suite, _ = compared(good={"recipe": RECIPE}, bad={"recipe": RECIPE})
     sections = [
