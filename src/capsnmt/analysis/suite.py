@@ -36,7 +36,7 @@ from pydantic import Field, model_validator
 from capsnmt.analysis.processes import Command
 from capsnmt.analysis.records import check_settings, fingerprint, read_record, settings_of
 from capsnmt.config import RunConfig, StrictModel, load_recipe, load_yaml, parse
-from capsnmt.data.corpus import files_of
+from capsnmt.data.corpus import files_of, holds_tokens
 from capsnmt.errors import CapsNMTError
 
 Settings = dict[str, Any]
@@ -199,7 +199,10 @@ class Run:
             told = ("--hypotheses", self.outside[0], "--origin", self.outside[1], "--languages", pair)
             return [Command((*evaluate, *told))]
         greedy = (*test_set, "--beam", "1", "--bootstrap", "0", "--json", str(self.greedy))
-        return [Command((*evaluate, str(self.folder))), Command((*greedy, str(self.folder)))]
+        # Trained on tokens and tested on plain text, as all rows are: else their scores could not be compared.
+        on_words = any(map(holds_tokens, files_of(config.data.train, config.data.root))) and not holds_tokens(files[0])
+        model = ("--moses", str(self.folder)) if on_words else (str(self.folder),)
+        return [Command((*evaluate, *model)), Command((*greedy, *model))]
 
     def teaching(self, data: str | None = None) -> list[Command]:
         """What makes its teacher's corpus of the original training text.
