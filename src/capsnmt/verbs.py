@@ -170,12 +170,18 @@ def evaluate(
     options: TranslateOptions | None = None,
     num_bootstrap: int = 1000,
     split_compounds: bool = False,
+    moses: bool = False,
     engine: str = "auto",
 ) -> tuple[EvaluationReport, list[str]]:
-    """Scores a model folder on a test set, or `hypotheses` that any system wrote. Returns report and outputs."""
+    """Scores a model folder on a test set, or `hypotheses` that any system wrote. Returns report and outputs.
+
+    `moses`: the system reads and writes Moses tokens. Sources and references are plain text all the same, and so are
+    the outputs that are scored and returned: else its scores could not stand beside those of other systems.
+    """
     need("sacrebleu", "evaluating")
     from capsnmt.evaluation.metrics import require_equal_counts
     from capsnmt.evaluation.report import evaluate_outputs
+    from capsnmt.text.moses import detokenise, tokenise
 
     require_equal_counts({"sources": sources, "references": references})  # before the model works for nothing
     if hypotheses is None:
@@ -183,12 +189,15 @@ def evaluate(
             raise CapsNMTError("evaluate needs a model folder, or --hypotheses with --languages such as en-de")
         translator = Translator(folder, engine=engine)
         languages = translator.languages
-        done = translator.translate_lines(sources, options=options or TranslateOptions())
+        asked = [tokenise(line, languages.source) for line in sources] if moses else sources
+        done = translator.translate_lines(asked, options=options or TranslateOptions())
         hypotheses = [each.text for each in done]
     elif folder is not None:
         languages = languages_of(folder if isinstance(folder, str | Path) else folder[0])
     if languages is None:
         raise CapsNMTError("--hypotheses without a model folder needs --languages, such as en-de")
+    if moses:
+        hypotheses = [detokenise(line, languages.target) for line in hypotheses]
     report = evaluate_outputs(
         sources,
         hypotheses,
@@ -244,19 +253,22 @@ def reproduce(
     *,
     data: str | None = None,
     jobs: int = 1,
+    processes: int | None = None,
     only: Sequence[str] = (),
     train: bool = True,
     say: Callable[[str], None] = print,
 ) -> Path:
     """Trains, evaluates and reports a suite of runs; what is there already is kept. Returns the report's folder.
 
-    `only` trains some rows and reports all; `train=False` reports what is finished.
+    `only` trains some rows and reports all; `train=False` reports what is finished; `processes` train together, instead
+    of as many as the suite says.
     """
     need_torch()
     from capsnmt.analysis.reproduction import reproduce as reproduce_suite
     from capsnmt.analysis.suite import read_suite
 
-    return reproduce_suite(read_suite(suite), routing, data=data, jobs=jobs, only=only, train=train, say=say)
+    chosen = read_suite(suite, processes)
+    return reproduce_suite(chosen, routing, data=data, jobs=jobs, only=only, train=train, say=say)
 
 
 def average(folder: str | Path, *, last: int, output: str | Path | None = None) -> Path:

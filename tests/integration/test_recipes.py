@@ -175,6 +175,21 @@ def test_eight_devices_make_the_updates_of_wmt14_recipes(path):
     assert load_recipe(path).training.accumulate % 8 == 0
 
 
+@pytest.mark.parametrize("pair", ["en-de", "en-fr"])
+def test_wmt14_suites_train_on_eight_gpus_and_score_all_rows_on_one_plain_text(pair, monkeypatch):
+    monkeypatch.chdir(ROOT.parent)  # where recipes are named from
+    suite = read_suite(f"suites/wmt14-{pair}.yaml")
+    assert suite.processes == 8
+    test_sets = set()
+    for run in runs_of(suite):
+        recipe = run.config()
+        assert recipe.training.accumulate % suite.processes == 0, "the recipe's updates, as much of them on each GPU"
+        for command in run.evaluating():
+            assert ("--moses" in command.words) == (recipe.text.subwords.type == "word")
+            test_sets.add((command.words[2], command.words[4]))
+    assert test_sets == {tuple(f"data/wmt14_{pair}/newstest2014.{side}" for side in pair.split("-"))}
+
+
 @pytest.mark.parametrize("path", [path for path in PAPERS_OWN if not path.stem.startswith("transformer")], ids=name)
 def test_wmt14_recipes_of_the_papers_own_systems(path):
     recipe = load_recipe(path)
@@ -269,6 +284,7 @@ def test_wmt14_recipes_of_other_papers(path):
     # Words are tokens, so they need a tokenised corpus, whole numbers and no pieces of bytes.
     words = subwords.type == "word"
     assert (".tok." in recipe.data.train.source) == words
+    assert ".tok." not in recipe.data.test.source + recipe.data.test.target, "all rows are scored on one plain text"
     assert words != subwords.split_digits
     assert subwords.byte_fallback == (subwords.type == "bpe")
     assert recipe.training.label_smoothing == expected.get("label_smoothing", 0.0)

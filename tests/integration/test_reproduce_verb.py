@@ -140,6 +140,71 @@ def test_killed_and_started_again_it_reports_the_same_scores(suite, run_here, tm
     assert scores(tmp_path / "rough") == scores(tmp_path / "calm")
 
 
+@pytest.fixture
+def suite_of_two(write_recipe, tiny_config, tmp_path):
+    """suite_of_two(name) → a teacher and its student, each trained by two processes, in a folder of that name."""
+    settings = {"steps": 40, "accumulate": 2, "batch_tokens": 32, "validate_every": 20}
+    recipe = write_recipe(tmp_path / "simple.yaml", tiny_config("simple", dropout=0.1), **settings)
+    rows = {"teacher": {"recipe": str(recipe)}, "student": {"recipe": str(recipe), "distilled_from": "teacher"}}
+
+    def write(name):
+        path = tmp_path / f"{name}.yaml"
+        values = {"title": "Two", "output": str(tmp_path / name), "processes": 2, "rows": rows}
+        path.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+        return path
+
+    return write
+
+
+def started_for(folder):
+    """Process ids of what works for a folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().decode()
+            except OSError:
+                continue
+            if str(folder) in words and "reproduce" not in words.split("\0"):
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere orphans live, and there is no /proc")
+@pytest.mark.timeout(900)
+def test_two_processes_train_each_run_and_end_with_the_command(suite_of_two, run_here, tmp_path):
+    """Killed while they train, and started again, the scores are those of a suite that was left alone."""
+    calm, rough = tmp_path / "calm", tmp_path / "rough"
+    planned = run_here("reproduce", suite_of_two("calm"), "--dry-run")
+    assert all(line.endswith("2 processes, to do") for line in planned.lines)
+    ended = run_here("reproduce", suite_of_two("calm"))
+    assert ended.code == 0, ended.err + (calm / "teacher-s1.log").read_text(encoding="utf-8")
+    assert "2 x cpu" in (calm / "teacher-s1.log").read_text(encoding="utf-8"), "both trained"
+    corpus = json.loads((calm / "distilled-by-teacher-s1" / "manifest.json").read_text(encoding="utf-8"))
+    assert corpus["shards"] == 2, "both translated"
+    text = (calm / "report-calm" / "report.md").read_text(encoding="utf-8")
+    assert text.count("torchrun --standalone --nproc-per-node 2 -m capsnmt train") == 2
+    assert "torchrun --standalone --nproc-per-node 2 -m capsnmt distill" in text
+    assert "A training had 2 processes of " in text
+
+    command = [sys.executable, "-m", "capsnmt", "reproduce", str(suite_of_two("rough")), "--rows", "teacher"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    waited_until = time.monotonic() + 240
+    while not any(rough.glob("teacher-s1/checkpoints/step-*")):
+        assert process.poll() is None
+        assert time.monotonic() < waited_until
+        time.sleep(0.02)
+    assert len(started_for(rough)) == 3, "torchrun and its two"
+    process.kill()
+    process.wait()
+    waited_until = time.monotonic() + 20
+    while started_for(rough):
+        assert time.monotonic() < waited_until, "what it started ends with it"
+        time.sleep(0.1)
+    assert run_here("reproduce", suite_of_two("rough"), "--rows", "teacher").code == 0
+    assert scores(rough) == [row for row in scores(calm) if row["row"] == "teacher"]
+
+
 @pytest.mark.parametrize(("suite", "pairs"), [("wmt14-en-de", "4,500,000"), ("wmt14-en-fr", "36,000,000")])
 def test_a_dry_run_says_what_the_papers_tables_would_cost(suite, pairs, run_here, monkeypatch):
     monkeypatch.chdir(ROOT)  # where its recipes are named from

@@ -11,7 +11,7 @@ from typing import Any
 
 from capsnmt.analysis.results import RowResult, collect
 from capsnmt.analysis.routing_map import RoutingMap
-from capsnmt.analysis.suite import Run, SectionConfig, SuiteConfig, expanded, sweep_names
+from capsnmt.analysis.suite import RowConfig, Run, SectionConfig, SuiteConfig, expanded, sweep_names
 from capsnmt.config import RunConfig, flatten
 from capsnmt.data.corpus import files_of
 from capsnmt.errors import CapsNMTError
@@ -62,15 +62,24 @@ class Evidence:
 
     def rows(self, section: SectionConfig) -> dict[str, RowResult]:
         """The finished rows that a section names, in its order; a swept one stands for all of its own."""
-        results, wanted = self.results, []
+        return {name: self.results[name] for name in self.names(section) if name in self.results}
+
+    def names(self, section: SectionConfig) -> list[str]:
+        """All rows that a section names, finished or not, in its order."""
+        wanted = []
         for name in section.rows or self.suite.rows:
             row = self.suite.rows.get(name)
             wanted += [name] if row is None else sweep_names(name, row)
-        return {name: results[name] for name in wanted if name in results}
+        return wanted
+
+    def published(self, section: SectionConfig) -> dict[str, RowConfig]:
+        """The rows of a section that have a published figure only."""
+        rows = self.suite.rows
+        return {name: rows[name] for name in self.names(section) if name in rows and rows[name].is_published}
 
     def label(self, row: str) -> str:
         """How a row is called in the report."""
-        return expanded(self.suite)[row].label or row
+        return {**self.suite.rows, **expanded(self.suite)}[row].label or row
 
     def first_run(self, row: str) -> Run:
         """Of its finished ones."""

@@ -14,10 +14,11 @@ from typing import Any
 
 from capsnmt.analysis.evidence import Evidence, Figure, Route, Section, Table
 from capsnmt.analysis.results import collect
+from capsnmt.analysis.running import run_suite
 from capsnmt.analysis.sections import SECTIONS
-from capsnmt.analysis.suite import Run, SectionConfig, SuiteConfig, chosen_rows, run_suite, runs_of
+from capsnmt.analysis.suite import Run, SectionConfig, SuiteConfig, chosen_rows, runs_of
 from capsnmt.errors import CapsNMTError
-from capsnmt.planning.figures import GB
+from capsnmt.planning.figures import GB, parse_devices
 
 _STYLE = (
     "body{font:1rem/1.6 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;"
@@ -85,7 +86,9 @@ def plan_of(suite: SuiteConfig, data: str | None = None) -> list[dict[str, Any]]
         training = run.config(data).training
         steps = 0 if run.outside is not None else training.steps
         tokens = steps * training.batch_tokens * training.accumulate
-        plan.append({"run": run.name, "updates": steps, "tokens": tokens, "done": run.is_done})
+        processes = run.processes if steps else 1
+        told = {"run": run.name, "updates": steps, "tokens": tokens, "processes": processes, "done": run.is_done}
+        plan.append(told)
     return plan
 
 
@@ -112,6 +115,9 @@ def cost_of(suite: SuiteConfig, devices: str, data: str | None = None) -> list[s
         lines.append(told)
     stores = {run.config(data).data.store: plans[run.folder].store_bytes for run in runs}
     total_bytes += sum(stores.values())
+    count, device = parse_devices(devices)
+    if count != suite.processes and not device.is_cpu:
+        lines.append(f"to use {devices}, give `reproduce` there --processes {count}: the suite has {suite.processes}")
     return [*lines, f"all of it on {devices}: {hours(total_s)}, {total_bytes / GB:,.0f} GB of disk"]
 
 
@@ -137,7 +143,7 @@ def _commands(evidence: Evidence) -> Section:
             taught.add(run.distilled)
             commands = {run.distilled.name: run.teaching(evidence.data), **commands}
         for name, own in commands.items():
-            lines.append(f"{name}: " + ", ".join(f"`{evidence.told(['capsnmt', *command])}`" for command in own))
+            lines.append(f"{name}: " + ", ".join(f"`{evidence.told(command.told)}`" for command in own))
     return Section("Commands", lines)
 
 

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from capsnmt.analysis import figures
 from capsnmt.analysis.evidence import Evidence, Figure, Table
-from capsnmt.analysis.records import curve, fingerprint, read_record
+from capsnmt.analysis.model_sections import routing, training
 from capsnmt.analysis.results import RowResult, Spread, compare
-from capsnmt.analysis.routing_map import RoutingMap, save_picture
 from capsnmt.analysis.speed_sections import complexity, latency
 from capsnmt.analysis.suite import SectionConfig, expanded, sweep_names
-from capsnmt.folder import WEIGHTS
 
 
 def table(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
     """Scores over seeds, what they cost, and the difference from one row with its significance."""
-    found = evidence.rows(section)
-    theirs = any(evidence.suite.rows[r].paper_bleu is not None for r in found if r in evidence.suite.rows)
+    found, published = evidence.rows(section), evidence.published(section)
+    theirs = {name: row.paper_bleu for name, row in evidence.suite.rows.items() if row.paper_bleu is not None}
     headings = [
         "system",
         "seeds",
@@ -38,15 +33,18 @@ def table(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | 
         "minutes",
     ]
     headings += [f"against {evidence.label(section.against)}"] if section.against else []
-    headings += ["the paper's own BLEU (WMT14)"] if theirs else []
+    has_theirs = bool(theirs.keys() & {*found, *published})
+    headings += ["the paper's own BLEU (WMT14)"] if has_theirs else []
     rows = []
-    for name, result in found.items():
-        cells = [section.labels.get(name) or evidence.label(name), *_scores_and_costs(result)]
+    for name in evidence.names(section):
+        if name not in found and name not in published:
+            continue
+        cells = [section.labels.get(name) or evidence.label(name)]
+        cells += _scores_and_costs(found[name]) if name in found else _NOT_MEASURED
         if section.against:
-            cells.append(_difference(name, section.against, evidence))
-        if theirs:
-            known = evidence.suite.rows[name].paper_bleu if name in evidence.suite.rows else None
-            cells.append("" if known is None else f"{known:.1f} (theirs)")
+            cells.append(_difference(name, section.against, evidence) if name in found else "–")
+        if has_theirs:
+            cells.append(f"{theirs[name]:.1f} (theirs)" if name in theirs else "")
         rows.append(cells)
     yield Table(headings, rows)
     yield _budget_line(found)
@@ -58,6 +56,11 @@ def table(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | 
     for name, result in found.items():
         if result.origin is not None:
             yield f"{evidence.label(name)} was not trained here: {result.origin}."
+    for row in published.values():
+        yield f"{row.label} was not measured here, and is compared with nothing: its figure is {row.origin}."
+
+
+_NOT_MEASURED = ["–"] * 11  # what `_scores_and_costs` would say of a row that has a published figure only
 
 
 def _scores_and_costs(result: RowResult) -> list[str]:
@@ -76,12 +79,13 @@ def _scores_and_costs(result: RowResult) -> list[str]:
 def _budget_line(found: dict[str, RowResult]) -> str:
     """What the numbers in the columns of costs and scores mean."""
     runs = [run for result in found.values() for run in result.runs if "threads" in run]
-    threads = sorted({run["threads"] for run in runs})
+    shares = sorted({(run.get("processes", 1), run["threads"]) for run in runs})
+    had = [f"{threads}" if count == 1 else f"{count} processes of {threads}" for count, threads in shares]
     processors = sorted({run.get("processor", "one that was not recorded") for run in runs})
     line = (
         "± is the standard deviation over seeds; brackets are 95 % bootstrap intervals over the test sentences: what "
         "another training would change is not in them, nor in p. Perplexity and tokens are of each system's own "
-        f"pieces, subwords, words or characters. A training had {' or '.join(map(str, threads))} thread(s); minutes "
+        f"pieces, subwords, words or characters. A training had {' or '.join(had)} thread(s); minutes "
         f"are its target tokens at its median speed. Processor: {'; '.join(processors)}"
     )
     return line + (", so speeds of different rows cannot be compared." if len(processors) > 1 else ".")
@@ -317,70 +321,6 @@ def _bin_bleu(result: RowResult, n: int) -> float | None:
 
 def _share(part: float, whole: float | None) -> str:
     return f" ({_percent(part, whole)} %)" if whole else ""
-
-
-def training(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
-    """What was logged on the way, one plot a value: valid.perplexity, routing.entropy_3, gradients.encoder."""
-    for value in section.values:
-        kind, _, name = value.partition(".")
-        lines: dict[str, figures.Curve] = {}
-        for row, result in evidence.rows(section).items():
-            if points := curve(result.runs[0], kind, name):
-                steps, values = zip(*points, strict=True)
-                lines[evidence.label(row)] = steps, values, None
-        if lines:
-            yield Figure(value.replace(".", "-"), f"{value} over updates", figures.curves(lines, x="update", y=value))
-
-
-def routing(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
-    """Which capsule takes which word, how the coefficients sharpen over the iterations, and who is used."""
-    found = {name: result for name, result in evidence.rows(section).items() if result.runs[0].get("routing")}
-    iterations = max((_iterations(result) for result in found.values()), default=0)
-    headings = ["system", *(f"entropy, iteration {t}" for t in range(1, iterations + 1)), "capsules used", "largest"]
-    keys = [*(f"entropy_{t}" for t in range(1, iterations + 1)), "used", "largest"]
-    rows = [[evidence.label(name), *(_routing_cell(result, key) for key in keys)] for name, result in found.items()]
-    yield Table(headings, rows)
-    yield (
-        "Validation sentences, short to long, at the end of training. Entropy of a word's coefficients, 1 = even, "
-        "0 = one capsule; used: exp of the entropy of the mean coefficients; largest: the share of the busiest capsule."
-    )
-    for row in found if section.sentences else ():
-        maps = _maps(row, section.sentences, evidence)
-        if not maps:
-            yield f"The model of {evidence.label(row)} is not here, so there is no picture of its routing."
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "routing.png"
-            save_picture(maps, path)
-            yield Figure(f"routing-{row}", f"Routing of {evidence.label(row)}", path.read_bytes())
-
-
-def _maps(row: str, sentences: list[str], evidence: Evidence) -> list[RoutingMap]:
-    """The routing of sentences by the row's model, kept beside the report for when the model is gone; else nothing."""
-    kept = evidence.suite.report_folder / f"routing-{row}.json"
-    run = evidence.first_run(row)
-    folder, settings = run.folder, fingerprint(read_record(run.record)["settings"])
-    if (folder / WEIGHTS).exists():
-        maps = evidence.route(folder, sentences)
-        found = {"of": settings, "sentences": sentences, "maps": [each.to_dict() for each in maps]}
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps(found, ensure_ascii=False) + "\n", encoding="utf-8")
-        return maps
-    if not kept.exists():
-        return []
-    found = json.loads(kept.read_text(encoding="utf-8"))
-    if (found.get("of"), found["sentences"]) != (settings, sentences):
-        return []
-    return [RoutingMap.of(each) for each in found["maps"]]
-
-
-def _iterations(result: RowResult) -> int:
-    return sum(1 for key in result.runs[0]["routing"] if key.startswith("entropy_"))
-
-
-def _routing_cell(result: RowResult, key: str) -> str:
-    values = [run["routing"][key] for run in result.runs if key in run["routing"]]
-    return str(Spread.of(values)) if values else ""
 
 
 SECTIONS: dict[str, Callable[[SectionConfig, Evidence], Iterator[str | Table | Figure]]] = {

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from capsnmt.analysis.processes import run_command
+from capsnmt.analysis.processes import Command, run_command
 from capsnmt.config import NO_SUBWORDS, RunConfig, dump_yaml
 from capsnmt.errors import CapsNMTError
 from capsnmt.machine import processor
@@ -123,7 +123,7 @@ def _run(command: list[str], folder: Path) -> dict[str, Any]:
     log = folder / "bench.log"
     with log.open("w", encoding="utf-8") as out:
         options = ["--json", "report.json", "--quiet"]
-        code = run_command([*command, *options], out, threads=THREADS, folder=folder)
+        code = run_command(Command((*command, *options)), out, threads=THREADS, folder=folder)
     if code != 0:
         said = log.read_text(encoding="utf-8").strip()[-500:]
         raise CapsNMTError(f"`capsnmt {shlex.join(command)}` ended with {code}: {said}")

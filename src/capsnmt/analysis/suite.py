@@ -3,11 +3,13 @@
     title: Routing study
     output: runs/routing
     seeds: [1, 2, 3]
+    processes: 2                         # of one training, such as one on each GPU
     set: {training.steps: 4000}          # for every row
     rows:
       simple:  {recipe: recipes/multi30k-en-de/simple.yaml, set: {model.encoder_layers: 4}}
       capsule: {recipe: recipes/multi30k-en-de/capsnmt.yaml, seeds: [1]}
       buck:    {recipe: recipes/multi30k-en-de/simple.yaml, hypotheses: buck.de, origin: their submission to WMT14}
+      smt:     {label: Phrase-based, paper_bleu: 20.7, origin: "WMT14, Table 1 of the paper"}  # a figure, no system
       student: {recipe: recipes/multi30k-en-de/capsnmt.yaml, distilled_from: teacher}     # of a row's first seed
       grid: {recipe: recipes/multi30k-en-de/capsnmt.yaml, over: {model.num_iterations: [1, 2, 3]}}  # a row for each
     report:                              # what `capsnmt reproduce` writes of them
@@ -15,40 +17,27 @@
 
 A run is a row with a seed; its model folder is `output/row-s1`, beside it its log, its translations of the recipe's
 test set and its record. Whatever exists is kept: a suite that was killed goes on where it stopped. A row with
-`hypotheses` is an outside system: its recipe says languages and test set, and nothing is trained. With `kept: docs/x`
-records and report are written there, to be committed: what has a record there is not trained again, on any machine.
+`hypotheses` is an outside system: its recipe says languages and test set, and nothing is trained. A row without a
+recipe is a published figure, which stands in tables and is compared with nothing. With `kept: docs/x` records and
+report are written there, to be committed: what has a record there is not trained again, on any machine.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import time
-from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from capsnmt.analysis.processes import run_command
-from capsnmt.analysis.records import (
-    check_settings,
-    counts_of_sentences,
-    counts_of_training,
-    fingerprint,
-    read_record,
-    settings_of,
-    write_record,
-)
+from capsnmt.analysis.processes import Command
+from capsnmt.analysis.records import check_settings, fingerprint, read_record, settings_of
 from capsnmt.config import RunConfig, StrictModel, load_recipe, load_yaml, parse
-from capsnmt.data.corpus import files_of
-from capsnmt.distillation import MANIFEST
-from capsnmt.distillation.identity import is_distilled_by
+from capsnmt.data.corpus import files_of, holds_tokens
 from capsnmt.errors import CapsNMTError
-from capsnmt.folder import CONFIG, WEIGHTS, read_folder_config
-from capsnmt.machine import processor, usable_cores
 
 Settings = dict[str, Any]
 
@@ -56,7 +45,7 @@ Settings = dict[str, Any]
 class RowConfig(StrictModel):
     """One row of the table: a recipe and what it changes."""
 
-    recipe: str
+    recipe: str | None = None  # without one, `label`, `paper_bleu` and `origin` are a figure that others published
     set: Settings = Field(default_factory=dict)  # dotted key: value
     seeds: list[int] | None = None  # instead of the suite's
     over: dict[str, list[Any]] = Field(default_factory=dict)  # dotted key: values; a row for every combination
@@ -64,11 +53,22 @@ class RowConfig(StrictModel):
     label: str | None = None  # for the report
     paper_bleu: float | None = None  # what the paper reports on its own data; shown as theirs
     hypotheses: str | None = None  # an outside system's translations of the recipe's test set
-    origin: str | None = None  # where they come from
+    origin: str | None = None  # where they come from, or a published figure does
+
+    @property
+    def is_published(self) -> bool:
+        """Whether there is nothing but a published figure: no run, and nothing that could be compared."""
+        return self.recipe is None
 
     @model_validator(mode="after")
-    def _outside_systems_have_an_origin(self) -> RowConfig:
-        if (self.hypotheses is None) != (self.origin is None):
+    def _what_is_not_ours_has_an_origin(self) -> RowConfig:
+        if self.is_published:
+            if self.model_fields_set - {"recipe"} != {"label", "paper_bleu", "origin"}:
+                raise ValueError(
+                    "a row without a recipe is a published figure: give it label, paper_bleu and origin and nothing "
+                    "else, or a recipe"
+                )
+        elif (self.hypotheses is None) != (self.origin is None):
             raise ValueError("hypotheses and origin need each other: whose translations are they?")
         return self
 
@@ -97,6 +97,7 @@ class SuiteConfig(StrictModel):
     kept: str | None = None  # where records and report are written, to outlive the models; in `output` by default
     name: str = ""  # of the report; the file's own by default
     seeds: list[int] = Field(default=[1], min_length=1)
+    processes: int = Field(default=1, ge=1)  # of one training or distillation, on this machine; results do not change
     set: Settings = Field(default_factory=dict)
     rows: dict[str, RowConfig] = Field(min_length=1)
     report: list[SectionConfig] = Field(default_factory=list)
@@ -122,6 +123,7 @@ class Run:
     overrides: tuple[str, ...]
     folder: Path
     records: Path  # where its record is written
+    processes: int = 1  # that train it together
     teacher: Run | None = None  # whose translations are its corpus
     outside: tuple[str, str] | None = None  # a file of translations and its origin: nothing to train
 
@@ -170,35 +172,54 @@ class Run:
         }
         return [*self.overrides, *(f"{key}={json.dumps(value)}" for key, value in changes.items())]
 
-    def commands(self, data: str | None = None) -> list[list[str]]:
-        """What makes its result, in order, each without the `capsnmt` before it."""
+    def commands(self, data: str | None = None) -> list[Command]:
+        """What makes its result, in order."""
+        return [*self.training(data), *self.evaluating(data)]
+
+    def training(self, data: str | None = None) -> list[Command]:
+        """What makes its model; of an outside system, nothing."""
+        if self.outside is not None:
+            return []
+        changes = [part for override in self.training_settings(data) for part in ("--set", override)]
+        settings = (str(self.recipe), *changes, *(["--data", data] if data else []))
+        train = Command(("train", *settings), self.processes)
+        # Many processes would wait for one of them, and not for ever, while it prepares a large corpus.
+        return [train] if self.processes == 1 else [Command(("prepare", *settings)), train]
+
+    def evaluating(self, data: str | None = None) -> list[Command]:
+        """What makes its scores, in one process."""
         config = self.config(data)
         files = [] if config.data.test is None else files_of(config.data.test, config.data.root)
         if len(files) != 2:
             raise CapsNMTError(f"{self.recipe} names no source and target file in data.test to evaluate on")
-        test_set = ["--source", str(files[0]), "--reference", str(files[1])]
-        evaluate = ["evaluate", *test_set, "--name", self.row, "--save", str(self.translations)]
-        evaluate += ["--json", str(self.report)]
+        test_set = ("evaluate", "--source", str(files[0]), "--reference", str(files[1]))
+        evaluate = (*test_set, "--name", self.row, "--save", str(self.translations), "--json", str(self.report))
         if self.outside is not None:
             pair = f"{config.languages.source}-{config.languages.target}"
-            return [[*evaluate, "--hypotheses", self.outside[0], "--origin", self.outside[1], "--languages", pair]]
-        changes = [part for override in self.training_settings(data) for part in ("--set", override)]
-        train = ["train", str(self.recipe), *changes, *(["--data", data] if data else [])]
-        greedy = ["evaluate", *test_set, "--beam", "1", "--bootstrap", "0", "--json", str(self.greedy)]
-        return [train, [*evaluate, str(self.folder)], [*greedy, str(self.folder)]]
+            told = ("--hypotheses", self.outside[0], "--origin", self.outside[1], "--languages", pair)
+            return [Command((*evaluate, *told))]
+        greedy = (*test_set, "--beam", "1", "--bootstrap", "0", "--json", str(self.greedy))
+        # Trained on tokens and tested on plain text, as all rows are: else their scores could not be compared.
+        on_words = any(map(holds_tokens, files_of(config.data.train, config.data.root))) and not holds_tokens(files[0])
+        model = ("--moses", str(self.folder)) if on_words else (str(self.folder),)
+        return [Command((*evaluate, *model)), Command((*greedy, *model))]
 
-    def teaching(self, data: str | None = None) -> list[list[str]]:
-        """What makes its teacher's corpus of the original training text, in the fast runtime."""
+    def teaching(self, data: str | None = None) -> list[Command]:
+        """What makes its teacher's corpus of the original training text.
+
+        One process takes the fast runtime; of several each has its device and its part, and another joins the parts.
+        """
         if self.teacher is None:
             return []
         config = self.config(data)
         files = files_of(config.data.train, config.data.root)
         teacher = str(self.teacher.folder)
-        distill = ["distill", teacher, "--source", str(files[0]), "--reference", str(files[1])]
-        return [
-            ["export", teacher, "--precision", "fp32"],
-            [*distill, "--output", str(self.distilled), "--quiet"],
-        ]
+        texts = ("--source", str(files[0]), "--reference", str(files[1]), "--output", str(self.distilled))
+        distill = ("distill", teacher, *texts, "--quiet")
+        if self.processes == 1:
+            return [Command(("export", teacher, "--precision", "fp32")), Command(distill)]
+        by_torch = (*distill, "--engine", "torch")
+        return [Command(by_torch, self.processes), Command(by_torch)]
 
     @property
     def taught_by(self) -> str | None:
@@ -234,26 +255,37 @@ def _root(data: str | None) -> list[str]:
     return [f"data.root={json.dumps(data)}"] if data else []
 
 
-def read_suite(path: str | Path) -> SuiteConfig:
-    """Reads and checks a suite file."""
+def read_suite(path: str | Path, processes: int | None = None) -> SuiteConfig:
+    """Reads and checks a suite file; `processes` replaces its own number."""
     suite = parse(SuiteConfig, load_yaml(path), str(path))
-    suite = suite.model_copy(update={"name": suite.name or Path(path).stem})
+    suite = suite.model_copy(update={"name": suite.name or Path(path).stem, "processes": processes or suite.processes})
+    teachers = {name for name, row in suite.rows.items() if not row.is_published}
     for name, row in suite.rows.items():
-        if row.distilled_from is not None and row.distilled_from not in suite.rows:
-            raise CapsNMTError(f"{path}: {name} is distilled_from {row.distilled_from}, which is no row of the suite")
+        if row.distilled_from is not None and row.distilled_from not in teachers:
+            raise CapsNMTError(f"{path}: {name} is distilled_from {row.distilled_from}, which is no row with a recipe")
+    _check_report(suite, path)
+    return suite
+
+
+def _check_report(suite: SuiteConfig, path: str | Path) -> None:
+    """Sections name rows that exist, and that have what the section shows."""
     known = expanded(suite)
     for section in suite.report:
         against = [section.against] if section.against else []
         for name in [*section.rows, *section.points, *section.points.values(), *against]:
             if name not in known and name not in suite.rows:
                 raise CapsNMTError(f"{path}: the report's {section.title!r} names {name}, which is no row of the suite")
+            if name not in known and suite.rows[name].is_published and (section.kind != "table" or name in against):
+                raise CapsNMTError(
+                    f"{path}: the report's {section.title!r} names {name}, of which there is only a published figure; "
+                    "it can stand among the rows of a table, and not in `against`"
+                )
         for swept, name in section.points.items():
             if not _is_point_of(suite.rows.get(swept), suite.rows.get(name)):
                 raise CapsNMTError(
                     f"{path}: the report's {section.title!r} puts {name} on the line of {swept}, which must be swept "
                     "over one key and differ in nothing else"
                 )
-    return suite
 
 
 def _is_point_of(swept: RowConfig | None, row: RowConfig | None) -> bool:
@@ -268,9 +300,11 @@ def _is_point_of(swept: RowConfig | None, row: RowConfig | None) -> bool:
 
 
 def expanded(suite: SuiteConfig) -> dict[str, RowConfig]:
-    """The rows with every sweep written out: `grid` over T and M becomes grid-1-2, grid-1-4 and so on."""
+    """The rows that have runs, every sweep written out: `grid` over T and M becomes grid-1-2, grid-1-4 and so on."""
     rows = {}
     for name, row in suite.rows.items():
+        if row.is_published:
+            continue
         for swept, values in zip(sweep_names(name, row), itertools.product(*row.over.values()), strict=True):
             changes = dict(zip(row.over, values, strict=True))
             rows[swept] = row.model_copy(update={"set": {**row.set, **changes}})
@@ -279,7 +313,8 @@ def expanded(suite: SuiteConfig) -> dict[str, RowConfig]:
 
 def chosen_rows(suite: SuiteConfig, names: Collection[str]) -> set[str]:
     """Rows by their names; a swept one stands for all that it becomes."""
-    known = {**{name: [name] for name in expanded(suite)}, **{n: sweep_names(n, row) for n, row in suite.rows.items()}}
+    swept = {name: sweep_names(name, row) for name, row in suite.rows.items() if not row.is_published}
+    known = {**{name: [name] for name in expanded(suite)}, **swept}
     if unknown := set(names) - known.keys():
         raise CapsNMTError(f"--rows {','.join(sorted(unknown))}: no row of the suite; {', '.join(known)}")
     return {row for name in names for row in known[name]}
@@ -304,115 +339,23 @@ def runs_of(suite: SuiteConfig) -> list[Run]:
 
     def run_of(name: str, seed: int) -> Run:
         row, folder = rows[name], Path(suite.output) / f"{name}-s{seed}"
+        assert row.recipe is not None
         values = {**suite.set, **row.set, "training.seed": seed, "output": str(folder)}
         overrides = tuple(f"{key}={json.dumps(value)}" for key, value in values.items())
         teacher = row.distilled_from and run_of(row.distilled_from, seeds_of[row.distilled_from][0])
         outside = None if row.hypotheses is None or row.origin is None else (row.hypotheses, row.origin)
-        return Run(name, seed, Path(row.recipe), overrides, folder, suite.records_folder, teacher or None, outside)
+        return Run(
+            name,
+            seed,
+            Path(row.recipe),
+            overrides,
+            folder,
+            suite.records_folder,
+            processes=suite.processes,
+            teacher=teacher or None,
+            outside=outside,
+        )
 
-    ranks = range(max(len(seeds) for seeds in seeds_of.values()))
+    ranks = range(max((len(seeds) for seeds in seeds_of.values()), default=0))
     runs = [run_of(name, seeds_of[name][rank]) for rank in ranks for name in rows if rank < len(seeds_of[name])]
     return sorted(runs, key=lambda run: run.teacher is not None)  # students wait for their teachers
-
-
-def run_suite(
-    suite: SuiteConfig,
-    *,
-    data: str | None = None,
-    jobs: int = 1,
-    only: Collection[str] = (),
-    say: Callable[[str], None] = print,
-) -> list[str]:
-    """Trains and evaluates what is missing, or of it `only` some rows, `jobs` at a time, each with its share of cores.
-
-    Returns the names of those that failed; their logs say why.
-    """
-    runs = runs_of(suite)
-    for run in runs:  # a typo in the last row must not wait for the first training
-        run.commands(data)
-        settings_of(run.config(data))
-    missing = [run for run in runs if not run.is_done and (not only or run.row in only)]
-    say(f"{suite.title}: {len(runs)} runs, {sum(run.is_done for run in runs)} of them done, {len(missing)} to do")
-    Path(suite.output).mkdir(parents=True, exist_ok=True)
-    students = [run for run in missing if run.teacher is not None]
-    teachers = [run.teacher for run in students if not _has_taught(run)]
-    # A teacher whose record came from elsewhere is trained again: its students need the model itself.
-    plain = [run for run in runs if run.teacher is None and (run in missing or run in teachers)]
-    failed = _complete_all(plain, data, jobs, say)
-    for taught in {run.distilled: run for run in students}.values():  # once for all students of a teacher
-        assert taught.distilled is not None
-        teaching = taught.teaching(data) if _must_teach(taught, data) else []
-        fault = _logged(taught.distilled, teaching, usable_cores())
-        say(f"{taught.distilled.name}: {fault or 'done'}")
-        if fault or not (taught.distilled / MANIFEST).exists():
-            failed += [run.name for run in students if run.distilled == taught.distilled]
-            students = [run for run in students if run.distilled != taught.distilled]
-    return failed + _complete_all(students, data, jobs, say)
-
-
-def _has_taught(student: Run) -> bool:
-    """Whether its teacher's model, or the corpus that it wrote, is here."""
-    assert student.teacher is not None
-    assert student.distilled is not None
-    return (student.teacher.folder / WEIGHTS).exists() or (student.distilled / MANIFEST).exists()
-
-
-def _must_teach(student: Run, data: str | None) -> bool:
-    """Whether its teacher's model is here, and not yet what that makes of the training text."""
-    assert student.teacher is not None
-    assert student.distilled is not None
-    config, teacher = student.config(data).data, student.teacher.folder
-    source = files_of(config.train, config.root)[0]
-    return (teacher / WEIGHTS).exists() and not is_distilled_by(teacher, source, student.distilled)
-
-
-def _complete_all(runs: list[Run], data: str | None, jobs: int, say: Callable[[str], None]) -> list[str]:
-    threads, failed = max(1, usable_cores() // jobs), []
-    with ThreadPoolExecutor(jobs) as pool:
-        for run, fault in pool.map(lambda run: (run, _complete(run, data, threads)), runs):
-            say(f"{run.name}: {fault or 'done'}")
-            failed += [run.name] if fault else []
-    return failed
-
-
-def _complete(run: Run, data: str | None, threads: int) -> str | None:
-    """Trains and evaluates one run in processes of their own. Returns what went wrong, if anything."""
-    config = run.config(data)
-    if fault := _other_length(run.folder, config.training.steps):
-        return fault
-    if run.is_done:  # a teacher whose record came from elsewhere, or another `reproduce` was faster
-        return _logged(run.folder, run.commands(data)[:1], threads)
-    if fault := _logged(run.folder, run.commands(data), threads):
-        return fault
-    evaluation = json.loads(run.report.read_text(encoding="utf-8"))
-    assert config.data.test is not None
-    source, reference = files_of(config.data.test, config.data.root)
-    record: dict[str, Any] = {"row": run.row, "seed": run.seed}
-    if run.outside is None:
-        record |= {"taught_by": run.taught_by, "settings": settings_of(run.config())}
-        record |= {**counts_of_training(run.folder), "threads": threads, "processor": processor()}
-        record["greedy"] = json.loads(run.greedy.read_text(encoding="utf-8"))["scores"]
-    else:
-        record["finished"] = time.strftime("%Y-%m-%d")
-    record |= {"evaluation": evaluation, "sentences": counts_of_sentences(source, run.translations, reference)}
-    write_record(run.record, record)
-    for report in (run.report, run.greedy):
-        report.unlink(missing_ok=True)
-    return None
-
-
-def _other_length(folder: Path, steps: int) -> str | None:
-    """What is wrong with a folder whose training was planned for another number of updates: its rates were others."""
-    if not (folder / CONFIG).exists() or (planned := read_folder_config(folder).training.steps) == steps:
-        return None
-    return f"{folder} is a training of {planned:,} updates, the suite wants {steps:,}; delete it to train again"
-
-
-def _logged(folder: Path, commands: list[list[str]], threads: int) -> str | None:
-    """Runs commands one after the other; their words go into a log beside the folder. Returns what went wrong."""
-    log = folder.with_name(f"{folder.name}.log")
-    with log.open("a", encoding="utf-8") as out:
-        for command in commands:
-            if code := run_command(command, out, threads=threads):
-                return f"`capsnmt {command[0]}` ended with {code}; see {log}"
-    return None

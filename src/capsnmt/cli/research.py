@@ -41,7 +41,10 @@ def distill(
     copies: Annotated[bool, typer.Option("--filter-copies/--keep-copies", help="Leave out copied lines.")] = True,
     original: Annotated[bool, typer.Option("--with-original", help="Add the original pairs, too.")] = False,
     split: Annotated[bool, typer.Option("--split/--no-split", help="Lines of several sentences one by one.")] = True,
-    shard: Annotated[str | None, typer.Option(help="i/n: translate this part only; without it, join all.")] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(help="i/n: translate this part only; without it, join all. Of torchrun's processes each has one."),
+    ] = None,
     batch_lines: Annotated[
         int,
         typer.Option(
@@ -65,7 +68,7 @@ def distill(
         output=output,
         reference=reference,
         languages=None if languages is None else parse_language_pair(languages),
-        shard=None if shard is None else Shard.parse(shard),
+        shard=Shard.of_this_process() if shard is None else Shard.parse(shard),
         batch_lines=batch_lines,
         choose=choose,
         filters=Filters(max_ratio=max_ratio, min_score=min_score, repetition=repetition, copy=copies),
@@ -133,6 +136,9 @@ def reproduce(
     suite: Annotated[Path, typer.Argument(help="A suite, such as suites/routing-multi30k-en-de.yaml.")],
     data: Data = None,
     jobs: Annotated[int, typer.Option(min=1, help="Trainings side by side; each has its share of the cores.")] = 1,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Of one training, such as one on each GPU; default: the suite's.")
+    ] = None,
     rows: Annotated[str, typer.Option(help="Train only these, as in capsule,simple; the report has all.")] = "",
     train: Annotated[
         bool, typer.Option("--train/--no-train", help="Or only write the report of what is finished.")
@@ -149,16 +155,24 @@ def reproduce(
         from capsnmt.analysis.reproduction import cost_of, plan_of
         from capsnmt.analysis.suite import read_suite
 
-        costs = [] if devices is None else cost_of(read_suite(suite), devices, data)
-        for step in plan_of(read_suite(suite), data):
+        planned = read_suite(suite, processes)
+        costs = [] if devices is None else cost_of(planned, devices, data)
+        for step in plan_of(planned, data):
             state = "done" if step["done"] else "to do"
+            state = state if step["processes"] == 1 else f"{step['processes']} processes, {state}"
             typer.echo(f"{step['run']}: {step['updates']:,} updates, {step['tokens']:,} tokens at most, {state}")
         for line in costs:
             typer.echo(line)
         return
     only = [row for row in rows.split(",") if row]
     folder = verbs.reproduce(
-        suite, data=data, jobs=jobs, only=only, train=train, say=lambda text: typer.echo(text, err=True)
+        suite,
+        data=data,
+        jobs=jobs,
+        processes=processes,
+        only=only,
+        train=train,
+        say=lambda text: typer.echo(text, err=True),
     )
     typer.echo(folder)
 

@@ -97,6 +97,10 @@ def evaluate(
     split_compounds: Annotated[
         bool, typer.Option("--split-compounds", help="Add the paper's metric with hyphens split.")
     ] = False,
+    moses: Annotated[
+        bool,
+        typer.Option("--moses", help="Model or --hypotheses have Moses tokens: cut the source, join what is scored."),
+    ] = False,
     save: Annotated[Path | None, typer.Option(help="Write the translations to this file.")] = None,
     engine: Engine = "auto",
     json_: Annotated[Path | None, typer.Option("--json", help="Write the report to this file; - is stdout.")] = None,
@@ -111,6 +115,7 @@ def evaluate(
         options=TranslateOptions(beam=beam),
         num_bootstrap=bootstrap,
         split_compounds=split_compounds,
+        moses=moses,
         engine=engine,
     )
     if save is not None:

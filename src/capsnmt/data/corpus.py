@@ -66,6 +66,11 @@ def files_of(text: ParallelText, root: str) -> list[Path]:
     return [Path(root) / name for name in names_of(text)]
 
 
+def holds_tokens(file: Path) -> bool:
+    """Recipes on words read files of Moses tokens, and their names say so."""
+    return ".tok." in file.name
+
+
 def read_pairs(text: ParallelText, root: str) -> Iterator[tuple[str, str]]:
     """Source and target line by line, from two files or from a TSV."""
     files = files_of(text, root)

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import IO, NamedTuple, cast
 
 from capsnmt.config import ParallelText, RunConfig
-from capsnmt.data.corpus import files_of, open_binary, read_lines
+from capsnmt.data.corpus import files_of, holds_tokens, open_binary, read_lines
 from capsnmt.errors import CapsNMTError
+from capsnmt.text.moses import tokenise
 
 
 class NamedCorpus(NamedTuple):
@@ -116,7 +117,7 @@ def _by_hand(config: RunConfig, named: NamedCorpus) -> str:
     for text, parts in texts:
         if text is not None:
             files = files_of(text, data.root)
-            tokenised |= any(map(_holds_tokens, files))
+            tokenised |= any(map(holds_tokens, files))
             lines.append(f"  {', '.join(parts)}, one after the other, into {' and '.join(map(str, files))}")
     if tokenised:
         codes = " and ".join(repr(code) for code in (config.languages.source, config.languages.target))
@@ -127,11 +128,6 @@ def _by_hand(config: RunConfig, named: NamedCorpus) -> str:
     return "\n".join([*lines, "Line n of one file must be the translation of line n of the other."])
 
 
-def _holds_tokens(file: Path) -> bool:
-    """Recipes on words read files that are tokenised, and their names say so."""
-    return ".tok." in file.name
-
-
 def _join(parts: list[Path], file: Path, language: str) -> None:
     """Writes the parts one after the other, as tokens if the name says so; the file appears when it is complete."""
     for part in parts:
@@ -140,7 +136,7 @@ def _join(parts: list[Path], file: Path, language: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
-        copy = _token_writer(language) if _holds_tokens(file) else _copy
+        copy = _token_writer(language) if holds_tokens(file) else _copy
         with _compressed(temporary, file.suffix) as target:
             for part in parts:
                 copy(part, target)
@@ -155,17 +151,11 @@ def _copy(part: Path, target: IO[bytes]) -> None:
 
 
 def _token_writer(language: str) -> Callable[[Path, IO[bytes]], None]:
-    """Like `_copy`, but each line becomes its Moses tokens.
-
-    Without XML escapes: &apos; would be three tokens to a metric that tokenises for itself, and easy n-grams.
-    """
-    import sacremoses
-
-    tokeniser = sacremoses.MosesTokenizer(lang=language)
+    """Like `_copy`, but each line becomes its Moses tokens."""
 
     def write(part: Path, target: IO[bytes]) -> None:
         for line in read_lines(part):
-            target.write(f"{tokeniser.tokenize(line, return_str=True, escape=False)}\n".encode())
+            target.write(f"{tokenise(line, language)}\n".encode())
 
     return write
 

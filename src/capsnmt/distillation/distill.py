@@ -51,7 +51,7 @@ def distill(teacher: Teacher, request: DistillRequest, report: Report = lambda *
     total = count_pairs(request)
     request.output.mkdir(parents=True, exist_ok=True)
     about = {"teacher": teacher.about(), "source": {"lines": total, "sha256": sha256_of_file(request.source)}}
-    for shard in [request.shard] if request.shard else shards_in(request.output):
+    for shard in shards_in(request.output, request.shard):
         translate_shard(teacher, request, shard, about, total, report)
     if request.shard is not None:
         return None
@@ -73,12 +73,17 @@ def count_pairs(request: DistillRequest) -> int:
     return total
 
 
-def shards_in(folder: Path) -> list[Shard]:
-    """The shards that some processes have begun, all of them; one that holds everything if there are none."""
+def shards_in(folder: Path, own: Shard | None = None) -> list[Shard]:
+    """`own` alone; or all those that some processes have begun, and if there are none one that holds everything."""
     names = [path.stem.split("-") for path in sorted(folder.glob("translations-*-of-*.jsonl"))]
-    counts = sorted({int(name[3]) for name in names})
+    counts = sorted({int(name[3]) for name in names} | ({own.count} if own else set()))
     if len(counts) > 1:
-        raise CapsNMTError(f"{folder} has parts of {counts} shards; keep those of one number")
+        raise CapsNMTError(
+            f"{folder} has parts of {' and '.join(map(str, counts))} shards; delete the translations-* of all numbers "
+            "but one, or go on with as many as it was begun with"
+        )
+    if own is not None:
+        return [own]
     count = counts[0] if counts else 1
     return [Shard(number, count) for number in range(1, count + 1)]
 

@@ -34,6 +34,12 @@ class Shard:
             return cls(int(number), int(count))
         raise CapsNMTError(f"--shard {text}: write i/n, such as 1/8 for the first of eight")
 
+    @classmethod
+    def of_this_process(cls) -> Shard | None:
+        """Its own among those that torchrun started together; None of a process that is alone."""
+        count = int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else 1
+        return cls(int(os.environ["RANK"]) + 1, count) if count > 1 else None
+
     def holds(self, line: int) -> bool:
         """Whether a line (from 0) is of this shard."""
         return line % self.count == self.number - 1

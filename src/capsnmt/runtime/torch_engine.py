@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,14 +21,22 @@ from capsnmt.text.subwords import BOS, PAD
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """`auto` takes a GPU when there is one."""
+    """`auto` takes a GPU when there is one; of the processes that torchrun started, each takes its own."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name not in ("cpu", "cuda"):
         raise CapsNMTError(f"device {name!r} is unknown; choose auto, cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():
         raise CapsNMTError("device cuda: torch finds no GPU here; choose cpu or auto")
-    return torch.device(name)
+    if name == "cpu" or "LOCAL_RANK" not in os.environ:
+        return torch.device(name)
+    rank, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+    if rank >= gpus:
+        raise CapsNMTError(
+            f"torchrun started more processes than the {gpus} GPUs that torch finds here; give `torchrun "
+            f"--nproc-per-node {gpus}`, or `reproduce --processes {gpus}`"
+        )
+    return torch.device(name, rank)
 
 
 class TorchEngine:

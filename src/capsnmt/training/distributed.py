@@ -121,7 +121,6 @@ def joined_ranks(device: torch.device) -> Iterator[Ranks]:
         yield Ranks(0, 1, device)
         return
     if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
     _check_store_of_nodes()
     store, rank, size = next(iter(rendezvous("env://")))

@@ -20,16 +20,17 @@ def machine(monkeypatch):
     found = {"processor": "slow", "cores": 2, "load_before": 0.1, "code": "first", "commands": [], "fails": False}
 
     def run_command(command, out, *, threads, folder):
-        found["commands"].append(list(command))
+        words = list(command.words)
+        found["commands"].append(words)
         if found["fails"]:
             out.write("capsnmt: no memory left\n")
             return 1
-        names = command[command.index("--systems") + 1].split(",")
+        names = words[words.index("--systems") + 1].split(",")
         assert all(Path(folder, name).exists() for name in names), "recipes lie where the command runs"
         lengths = [{"name": name, "source_length": 32, "median_ms": 7.0} for name in names]
         tests = [{"name": n, "protocol": "test set", "beam": b, "median_ms": 5.0 * b} for n in names for b in (1, 8)]
         report = {
-            "rows": lengths if command[1] == "growth" else tests,
+            "rows": lengths if words[1] == "growth" else tests,
             "figures": {name: {"total_exponent": 1.0, "tokens_per_subword": 4.5} for name in names},
             "machine": {key: found[key] for key in ("processor", "cores", "load_before")},
             "settings": {"sentences_measured": 12},

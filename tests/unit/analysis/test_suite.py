@@ -12,8 +12,9 @@ from capsnmt.analysis.evidence import Evidence
 from capsnmt.analysis.records import counts_of_sentences, curve, read_record, settings_of, write_record
 from capsnmt.analysis.reproduction import plan_of, reproduce
 from capsnmt.analysis.results import Spread, collect, compare
+from capsnmt.analysis.running import run_suite
 from capsnmt.analysis.sections import SECTIONS
-from capsnmt.analysis.suite import RowConfig, SectionConfig, chosen_rows, read_suite, run_suite, runs_of
+from capsnmt.analysis.suite import RowConfig, SectionConfig, chosen_rows, read_suite, runs_of
 from capsnmt.cli import main
 from capsnmt.config import FORMAT_VERSION, FolderConfig, VocabularyRecord, dump_yaml, load_recipe
 from capsnmt.errors import CapsNMTError
@@ -49,6 +50,34 @@ def test_a_row_changes_the_suite_and_the_suite_changes_the_recipe(tmp_path):
     assert (plain.training.steps, wide.training.steps) == (10, 20)
     assert (wide.model["width"], wide.training.seed) == (64, 7)
     assert plain.output != wide.output
+
+
+def test_several_processes_train_and_teach_together_and_one_evaluates(tmp_path):
+    rows = {"teacher": {"recipe": RECIPE}, "student": {"recipe": RECIPE, "distilled_from": "teacher"}}
+    eight = {"processes": 8, "set": {"training.accumulate": 8}, "seeds": [1], "rows": rows}
+    teacher, student = runs_of(suite_of(tmp_path, **eight))
+    together = ["torchrun", "--standalone", "--nproc-per-node", "8", "-m", "capsnmt"]
+    told = [command.told for command in (*teacher.commands(), *student.teaching())]
+    assert [words[: words.index("capsnmt") + 2] for words in told] == [
+        ["capsnmt", "prepare"],
+        [*together, "train"],
+        ["capsnmt", "evaluate"],
+        ["capsnmt", "evaluate"],
+        [*together, "distill"],
+        ["capsnmt", "distill"],
+    ]
+    assert told[0][2:] == told[1][7:], "what is prepared is what is trained on"
+    assert told[4][6:] == told[5][1:], "the last one joins what the eight have translated"
+    assert [command.threads_each(16) for command in teacher.training()] == [16, 2]
+    one, _ = runs_of(read_suite(tmp_path / "suite.yaml", processes=1))
+    assert [command.told[:2] for command in one.training()] == [["capsnmt", "train"]]
+
+
+def test_more_processes_than_batches_of_an_update_are_refused(tmp_path):
+    suite = suite_of(tmp_path, processes=3, set={"training.accumulate": 2})
+    with pytest.raises(CapsNMTError, match=r"plain-s1: 3 processes .* the 2 batches of its training\.accumulate"):
+        run_suite(suite, say=lambda text: None)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_sweep_is_its_own_rows_and_not_those_of_a_like_name(tmp_path):
@@ -284,11 +313,58 @@ def test_an_outside_system_is_a_row_that_is_not_trained(tmp_path):
     evaluation = read_record(runs[0].record)["evaluation"]
     assert (evaluation["system"], evaluation["origin"]) == ("buck", "their submission to WMT14")
     assert all(score["signature"] for score in evaluation["scores"])
-    assert plan_of(suite) == [{"run": "buck-s1", "updates": 0, "tokens": 0, "done": True}]
+    assert plan_of(suite) == [{"run": "buck-s1", "updates": 0, "tokens": 0, "processes": 1, "done": True}]
     report = (reproduce(suite, lambda *_: [], train=False) / "report.md").read_text(encoding="utf-8")
     assert "| buck | – | – | – | – | 100.00 [100.0, 100.0] | – | 100.00 | 100.00 | 100.00 | – | – |" in report
     assert "buck was not trained here: their submission to WMT14." in report
     assert "capsnmt train" not in report
+
+
+PUBLISHED = {"label": "Phrase-based", "paper_bleu": 20.7, "origin": "Table 1 of the paper, on WMT14"}
+
+
+def test_a_published_figure_stands_in_tables_and_is_compared_with_nothing(compared):
+    suite, _ = compared(good={"recipe": RECIPE}, buck=PUBLISHED, bad={"recipe": RECIPE, "paper_bleu": 25.7})
+    kinds = ("table", "by_length", "distillation", "complexity", "latency")
+    sections = [SectionConfig(kind="table", title="Systems", against="good")]
+    sections += [SectionConfig(kind=kind, title=kind) for kind in kinds]
+    evidence = Evidence(suite.model_copy(update={"report": sections}), runs_of(suite), None, lambda *_: [])
+    assert [run.row for run in runs_of(suite)] == ["good", "bad", "good", "bad"]
+    assert [step["run"] for step in plan_of(suite)] == ["good-s1", "bad-s1", "good-s2", "bad-s2"]
+    for section in sections:
+        assert list(evidence.rows(section)) == ["good", "bad"]
+        assert list(evidence.trained(section)) == ["good", "bad"]
+    table, *others = SECTIONS["table"](sections[0], evidence)
+    assert [row[0] for row in table.rows] == ["good", "Phrase-based", "bad"]
+    assert table.rows[1][1:] == ["–"] * 12 + ["20.7 (theirs)"]
+    assert "(p = " in table.rows[2][-2]
+    assert all(len(row) == len(table.headings) for row in table.rows)
+    told = f"was not measured here, and is compared with nothing: its figure is {PUBLISHED['origin']}."
+    assert f"Phrase-based {told}" in others
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ({"kind": "latency", "rows": ["plain", "buck"]}, "names buck, of which there is only a published figure"),
+        ({"kind": "table", "rows": ["plain", "buck"], "against": "buck"}, "not in `against`"),
+    ],
+)
+def test_a_published_figure_cannot_be_measured_or_compared_with(tmp_path, section, told):
+    rows = {"plain": {"recipe": RECIPE}, "buck": PUBLISHED}
+    with pytest.raises(CapsNMTError, match=told):
+        suite_of(tmp_path, rows=rows, report=[{"title": "x", **section}])
+    with pytest.raises(CapsNMTError, match="no row with a recipe"):
+        suite_of(tmp_path, rows={**rows, "student": {"recipe": RECIPE, "distilled_from": "buck"}})
+    with pytest.raises(CapsNMTError, match=r"--rows buck: no row"):
+        chosen_rows(suite_of(tmp_path, rows=rows), ["buck"])
+
+
+@pytest.mark.parametrize("change", [{"origin": None}, {"paper_bleu": None}, {"seeds": [1]}, {"hypotheses": "x"}])
+def test_a_row_without_a_recipe_has_a_label_a_figure_and_its_origin(tmp_path, change):
+    row = {key: value for key, value in {**PUBLISHED, **change}.items() if value is not None}
+    with pytest.raises(CapsNMTError, match="a row without a recipe is a published figure"):
+        suite_of(tmp_path, rows={"buck": row})
 
 
 def test_a_section_that_fails_costs_no_other_and_no_figure(compared, monkeypatch):
@@ -389,10 +465,10 @@ def test_students_of_a_teacher_that_failed_to_teach_are_not_trained(tmp_path, mo
     commands = []
 
     def fails(command, log, *, threads):
-        commands.append(command[0])
+        commands.append(command.words[0])
         return 1
 
-    monkeypatch.setattr("capsnmt.analysis.suite.run_command", fails)
+    monkeypatch.setattr("capsnmt.analysis.running.run_command", fails)
     assert run_suite(suite, say=lambda text: None) == ["student-s1"]
     assert commands == ["export"]
 
@@ -402,7 +478,7 @@ def codes_of(commands):
     codes = []
     for command in commands:
         with pytest.raises(SystemExit) as ended:
-            main(command)
+            main(list(command.words))
         codes.append(ended.value.code or 0)
     return codes
 
@@ -426,7 +502,7 @@ def started(monkeypatch):
     """The verbs that a suite starts; every one of them fails."""
     verbs = []
     monkeypatch.setattr(
-        "capsnmt.analysis.suite.run_command", lambda command, log, *, threads: verbs.append(command[0]) or 1
+        "capsnmt.analysis.running.run_command", lambda command, log, *, threads: verbs.append(command.words[0]) or 1
     )
     return verbs
 

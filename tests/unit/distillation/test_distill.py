@@ -163,8 +163,25 @@ def test_a_missing_shard_is_made_by_the_joining(tmp_path):
     assert distill(teacher, request(tmp_path))["pairs"] == 22
     assert len(teacher.asked) == 12
     Shard(1, 5).file(tmp_path / "out").write_text("{}\n")
-    with pytest.raises(CapsNMTError, match=r"parts of \[2, 5\] shards"):
+    with pytest.raises(CapsNMTError, match="parts of 2 and 5 shards"):
         shards_in(tmp_path / "out")
+
+
+def test_shards_of_another_number_are_refused_before_they_translate(tmp_path):
+    distill(Reverser(), request(tmp_path, shard=Shard(2, 2)))
+    teacher = Reverser()
+    with pytest.raises(CapsNMTError, match="parts of 2 and 3 shards"):
+        distill(teacher, request(tmp_path, shard=Shard(1, 3)))
+    assert teacher.asked == []
+
+
+def test_of_the_processes_of_torchrun_each_has_its_own_shard(monkeypatch):
+    assert Shard.of_this_process() is None
+    for name, value in {"WORLD_SIZE": "8", "RANK": "2", "TORCHELASTIC_RUN_ID": "x"}.items():
+        monkeypatch.setenv(name, value)
+    assert Shard.of_this_process() == Shard.parse("3/8")
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID")  # a cluster's scheduler may set the others
+    assert Shard.of_this_process() is None
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "1/0", "-1/2"])

@@ -144,6 +144,17 @@ def test_a_gpu_that_is_not_there_is_a_users_error():
         pick_device("cuda")
 
 
+def test_of_the_processes_of_torchrun_each_has_its_own_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert pick_device("auto") == torch.device("cuda", 3)
+    assert pick_device("cpu") == CPU
+    monkeypatch.setenv("LOCAL_RANK", "4")
+    with pytest.raises(CapsNMTError, match="more processes than the 4 GPUs"):
+        pick_device("auto")
+
+
 def test_keeping_freed_memory_is_harmless():
     assert keep_freed_memory() in (True, False)
     assert torch.ones(1000, 1000).sum().item() == 1e6
