@@ -41,7 +41,9 @@ def distill(
     copies: Annotated[bool, typer.Option("--filter-copies/--keep-copies", help="Leave out copied lines.")] = True,
     original: Annotated[bool, typer.Option("--with-original", help="Add the original pairs, too.")] = False,
     split: Annotated[bool, typer.Option("--split/--no-split", help="Lines of several sentences one by one.")] = True,
-    shard: Annotated[str | None, typer.Option(help="i/n: translate this part only; without it, join all.")] = None,
+    shard: Annotated[
+        str | None, typer.Option(help="i/n: translate only this part; without it: the rest, and join all.")
+    ] = None,
     batch_lines: Annotated[
         int,
         typer.Option(

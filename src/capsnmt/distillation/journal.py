@@ -34,6 +34,9 @@ class Shard:
             return cls(int(number), int(count))
         raise CapsNMTError(f"--shard {text}: write i/n, such as 1/8 for the first of eight")
 
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
     def holds(self, line: int) -> bool:
         """Whether a line (from 0) is of this shard."""
         return line % self.count == self.number - 1
@@ -50,8 +53,11 @@ class TranslationJournal:
         self.path = path
 
     def open(self, about: dict[str, Any]) -> int:
-        """Starts the file, or goes on with it if it is about the same. Returns how many lines it holds."""
-        if not self.path.exists() or not self._cut_torn_end():
+        """Starts the file, or goes on with it if it is about the same. Returns how many lines it holds.
+
+        Of whom it is about does not matter as long as it holds none: a teacher that failed at once may be mended.
+        """
+        if not self.path.exists() or not self._cut_torn_end() or next(self.records(), None) is None:
             self.append_raw([about], "wb")
             return 0
         if changed := changed_settings(self.about(), about, free=set()):
