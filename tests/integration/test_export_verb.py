@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -114,6 +115,20 @@ def test_a_runtime_outside_of_the_margin_is_refused_with_its_figures(copy, run_h
     assert "times as fast" in ended.err
     assert "BLEU" in ended.err
     assert (folder / RUNTIME / MANIFEST).read_bytes() == before  # the old one stays
+    assert not list(folder.glob(".exporting-*"))
+
+
+def test_what_a_killed_export_left_is_removed_unless_it_is_at_work(copy, run_here):
+    folder = copy("simple")
+    (folder / ".exporting-abcdefgh" / "fp32").mkdir(parents=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    refused = run_here("export", folder, "--precision", "fp32")
+    assert refused.code == 1
+    assert "another process is exporting" in refused.err
+    assert (folder / ".exporting-abcdefgh").is_dir()
+    os.close(descriptor)  # as the kernel does when a process dies
+    assert run_here("export", folder, "--precision", "fp32").code == 0
     assert not list(folder.glob(".exporting-*"))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from forks import FORKS
 from torch import nn
 
 from capsnmt import verbs
@@ -47,10 +47,6 @@ def test_killed_trainings_and_saves_lose_nothing(tmp_path):
     assert result["save_loop"]["kills"] == 5
 
 
-# Killed processes are forks of a server that has done nothing yet. A fork of the test's own process may wait for ever:
-# its other threads (of ONNX Runtime, of OpenMP) are not copied, and whoever joins one in the child never returns.
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["pytest", "capsnmt.verbs", "capsnmt.training.loop"])
 PATIENCE_S = 120.0
 
 

@@ -113,9 +113,9 @@ def _complete(run: Run, data: str | None, threads: int) -> str | None:
     else:
         record["finished"] = time.strftime("%Y-%m-%d")
     record |= {"evaluation": evaluation, "sentences": counts_of_sentences(source, run.translations, reference)}
-    write_record(run.record, record)
-    for report in (run.report, run.greedy):
+    for report in (run.report, run.greedy):  # before the record, behind which nobody would remove them
         report.unlink(missing_ok=True)
+    write_record(run.record, record)
     return None
 
 

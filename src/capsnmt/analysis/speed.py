@@ -138,7 +138,9 @@ def _write(report: Path, found: dict[str, Any], of: dict[str, Any], by: dict[str
     num_sentences = found["settings"].get("sentences_measured", 0)
     kept = {"of": of, "by": by, "machine": machine, "num_sentences": num_sentences, "rows": rows, "figures": figures}
     report.parent.mkdir(parents=True, exist_ok=True)
-    report.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    temporary = report.with_suffix(".writing")
+    temporary.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(report)  # whole or not at all: half of it could not be read by the next `reproduce`
 
 
 def _read(report: Path) -> dict[str, Any]:

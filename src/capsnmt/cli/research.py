@@ -43,7 +43,9 @@ def distill(
     split: Annotated[bool, typer.Option("--split/--no-split", help="Lines of several sentences one by one.")] = True,
     shard: Annotated[
         str | None,
-        typer.Option(help="i/n: translate this part only; without it, join all. Of torchrun's processes each has one."),
+        typer.Option(
+            help="i/n: translate only this part; without it: the rest, and join all. torchrun's processes have one each"
+        ),
     ] = None,
     batch_lines: Annotated[
         int,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,8 @@ from capsnmt.errors import CapsNMTError
 from capsnmt.runtime.manifest import sha256_of_file
 
 Report = Callable[[int, int, float], None]  # lines done, lines in all, lines a second
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -48,12 +51,14 @@ def distill(teacher: Teacher, request: DistillRequest, report: Report = lambda *
         raise CapsNMTError("this teacher does not know its languages; give --languages, such as en-de")
     if request.reference is None and (request.choose == "bleu" or request.with_original):
         raise CapsNMTError("choosing by BLEU, and adding the original pairs, need the references: give --reference")
+    shards = shards_in(request.output, request.shard)
     total = count_pairs(request)
     request.output.mkdir(parents=True, exist_ok=True)
     about = {"teacher": teacher.about(), "source": {"lines": total, "sha256": sha256_of_file(request.source)}}
-    for shard in shards_in(request.output, request.shard):
+    for shard in shards:
         translate_shard(teacher, request, shard, about, total, report)
     if request.shard is not None:
+        _LOG.info("shard %s is translated; when all are, the same command without --shard joins them", request.shard)
         return None
     with _alone_with(request.output / MANIFEST):
         return write_corpus(request, languages, about)
@@ -73,19 +78,22 @@ def count_pairs(request: DistillRequest) -> int:
     return total
 
 
-def shards_in(folder: Path, own: Shard | None = None) -> list[Shard]:
-    """`own` alone; or all those that some processes have begun, and if there are none one that holds everything."""
+def shards_in(folder: Path, wanted: Shard | None = None) -> list[Shard]:
+    """The one that is wanted; or all, if some processes have begun any; or one that holds everything."""
     names = [path.stem.split("-") for path in sorted(folder.glob("translations-*-of-*.jsonl"))]
-    counts = sorted({int(name[3]) for name in names} | ({own.count} if own else set()))
+    counts = sorted({int(name[3]) for name in names})
     if len(counts) > 1:
         raise CapsNMTError(
             f"{folder} has parts of {' and '.join(map(str, counts))} shards; delete the translations-* of all numbers "
-            "but one, or go on with as many as it was begun with"
+            "but one"
         )
-    if own is not None:
-        return [own]
+    if wanted is not None and counts not in ([], [wanted.count]):
+        raise CapsNMTError(
+            f"--shard {wanted}: {folder} has translations in {counts[0]} shards, and those of different numbers cannot "
+            f"be joined; write --shard i/{counts[0]}, or choose another --output"
+        )
     count = counts[0] if counts else 1
-    return [Shard(number, count) for number in range(1, count + 1)]
+    return [wanted] if wanted else [Shard(number, count) for number in range(1, count + 1)]
 
 
 def translate_shard(
@@ -108,6 +116,11 @@ def _translate_rest(
 ) -> None:
     lines = (line for number, line in enumerate(read_lines(request.source)) if shard.holds(number))
     wanted = len(range(shard.number - 1, total, shard.count))
+    if request.shard is None and shard.count > 1 and done < wanted:
+        _LOG.warning(
+            "shard %s has %d of its %d lines; the others are translated here, before all shards are joined",
+            *(shard, done, wanted),
+        )
     start_s, first = time.monotonic(), done
     for translations in teacher.translate_blocks(_blocks(itertools.islice(lines, done, None), request.batch_lines)):
         journal.append(translations)

@@ -40,6 +40,9 @@ class Shard:
         count = int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else 1
         return cls(int(os.environ["RANK"]) + 1, count) if count > 1 else None
 
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
     def holds(self, line: int) -> bool:
         """Whether a line (from 0) is of this shard."""
         return line % self.count == self.number - 1
@@ -56,8 +59,11 @@ class TranslationJournal:
         self.path = path
 
     def open(self, about: dict[str, Any]) -> int:
-        """Starts the file, or goes on with it if it is about the same. Returns how many lines it holds."""
-        if not self.path.exists() or not self._cut_torn_end():
+        """Starts the file, or goes on with it if it is about the same. Returns how many lines it holds.
+
+        Of whom it is about does not matter as long as it holds none: a teacher that failed at once may be mended.
+        """
+        if not self.path.exists() or not self._cut_torn_end() or next(self.records(), None) is None:
             self.append_raw([about], "wb")
             return 0
         if changed := changed_settings(self.about(), about, free=set()):

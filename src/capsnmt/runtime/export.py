@@ -6,10 +6,13 @@ against fp32 on real sentences, and only then put in its place.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -55,6 +58,8 @@ from capsnmt.runtime.trace import trace
 from capsnmt.runtime.verify import Comparison, Margins, check_against_torch, compare
 from capsnmt.text.pipeline import TextPipeline, subword_files
 
+_WORKSHOP = ".exporting-"  # and some letters: where a runtime is made
+
 
 @dataclass(frozen=True)
 class ExportRequest:
@@ -79,13 +84,13 @@ def export_folder(folder: str | Path, request: ExportRequest) -> Manifest:
     engine = TorchEngine.load(folder, device="cpu")
     lexicon = None if request.lexicon_pairs is None else _learn_lexicon(request.lexicon_pairs, text)
     about = {"made_from": sha256_of_file(folder / WEIGHTS)}
-    with tempfile.TemporaryDirectory(prefix=".exporting-", dir=folder) as temporary:
-        exact = made = Path(temporary) / "fp32"
+    with _workshop(folder) as workshop:
+        exact = made = workshop / "fp32"
         write_runtime(engine.model, exact, config, text, precision="fp32", lexicon=lexicon, **about)
         fp32 = OnnxEngine.load(exact, selection=False)
         figures: dict[str, object] = {"max_log_prob_difference": check_against_torch(engine, fp32, config.vocabulary)}
         if request.precision == "int8":
-            made = Path(temporary) / "int8"
+            made = workshop / "int8"
             write_runtime(engine.model, made, config, text, precision="int8", lexicon=lexicon, **about)
             found = compare(fp32, OnnxEngine.load(made, selection=False), text, config, request.pairs)
             figures["int8"] = found.figures()
@@ -99,6 +104,26 @@ def export_folder(folder: str | Path, request: ExportRequest) -> Manifest:
         write_manifest(manifest, made / RUNTIME)
         _replace(folder / RUNTIME, made / RUNTIME)
     return manifest
+
+
+@contextmanager
+def _workshop(folder: Path) -> Iterator[Path]:
+    """A folder to make the runtime in, for one export at a time; what a killed one has left is removed."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel frees it however this process ends
+        for left in folder.glob(f"{_WORKSHOP}*"):
+            shutil.rmtree(left, ignore_errors=True)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise CapsNMTError(f"another process is exporting {folder}; wait for it") from None
+    except OSError:  # a file system without locks: nobody knows whose remains they are
+        pass
+    try:
+        with tempfile.TemporaryDirectory(prefix=_WORKSHOP, dir=folder) as temporary:
+            yield Path(temporary)
+    finally:
+        os.close(descriptor)
 
 
 def _learn_lexicon(pairs: Sequence[tuple[str, str]], text: TextPipeline) -> Lexicon:

@@ -64,6 +64,23 @@ def test_what_is_measured_is_kept(machine, growth):
     assert len(machine["commands"]) == 1
 
 
+def test_killed_while_it_is_written_it_is_measured_again(machine, growth, monkeypatch):
+    write = Path.write_text
+
+    def dies(path, text, **options):
+        write(path, text[: len(text) // 2], **options)
+        if path.name.startswith("complexity"):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as killed:
+        killed.setattr(Path, "write_text", dies)
+        killed.setattr(speed, "_run", lambda *_: machine["found"])
+        machine["found"] = {"rows": [], "figures": {}, "machine": machine, "settings": {}}
+        with pytest.raises(KeyboardInterrupt):
+            growth()
+    assert growth().rows["capsnmt"]["latency_ms"] == 7.0
+
+
 @pytest.mark.parametrize(("key", "value"), [("processor", "fast"), ("code", "second")])
 def test_another_processor_or_other_code_is_measured_again_where_that_may_be(machine, growth, key, value):
     growth()

@@ -170,7 +170,7 @@ def test_a_missing_shard_is_made_by_the_joining(tmp_path):
 def test_shards_of_another_number_are_refused_before_they_translate(tmp_path):
     distill(Reverser(), request(tmp_path, shard=Shard(2, 2)))
     teacher = Reverser()
-    with pytest.raises(CapsNMTError, match="parts of 2 and 3 shards"):
+    with pytest.raises(CapsNMTError, match="translations in 2 shards"):
         distill(teacher, request(tmp_path, shard=Shard(1, 3)))
     assert teacher.asked == []
 
