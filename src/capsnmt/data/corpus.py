@@ -33,7 +33,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
                     line = line.removeprefix(BOM)
                 yield line.decode("utf-8")
     except FileNotFoundError:
-        raise CapsNMTError(f"{file} does not exist; relative names of data start at `data.root`, check both") from None
+        raise CapsNMTError(f"{file} does not exist") from None
     except UnicodeDecodeError as error:
         raise CapsNMTError(
             f"{file}, line {number}: not valid UTF-8 (byte {error.start + 1} of the line is "
@@ -74,6 +74,9 @@ def holds_tokens(file: Path) -> bool:
 def read_pairs(text: ParallelText, root: str) -> Iterator[tuple[str, str]]:
     """Source and target line by line, from two files or from a TSV."""
     files = files_of(text, root)
+    for file in files:
+        if not file.exists():
+            raise CapsNMTError(f"{file} does not exist; relative names of data start at `data.root`, check both")
     return _read_tsv(files[0]) if text.tsv is not None else _read_two_files(files[0], files[1])
 
 

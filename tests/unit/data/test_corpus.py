@@ -42,8 +42,11 @@ def test_bad_utf8_names_file_and_line(tmp_path: Path) -> None:
 
 
 def test_missing_and_damaged_files(tmp_path: Path) -> None:
-    with pytest.raises(CapsNMTError, match=rf"{re.escape(str(tmp_path))}/nowhere\.en does not exist.*`data\.root`"):
+    missing = rf"{re.escape(str(tmp_path))}/nowhere\.en does not exist"
+    with pytest.raises(CapsNMTError, match=f"{missing}$"):
         list(read_lines(tmp_path / "nowhere.en"))
+    with pytest.raises(CapsNMTError, match=rf"{missing}.*`data\.root`"):
+        list(read_pairs(ParallelText(source="nowhere.en", target="nowhere.de"), str(tmp_path)))
     for name, content in (("cut.gz", gzip.compress(b"x" * 1000)[:-12]), ("odd.zst", b"no zstandard")):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(CapsNMTError, match=name):
