@@ -11,7 +11,8 @@ import yaml
 from counts import COUNTS, encdec, gnmt, rnmt, transformer
 
 from capsnmt.analysis.records import fingerprint, settings_of
-from capsnmt.analysis.suite import read_suite, runs_of
+from capsnmt.analysis.runs import runs_of
+from capsnmt.analysis.suite import read_suite
 from capsnmt.config import RunConfig, load_recipe
 from capsnmt.models import MODELS, build_model, parse_model_config
 

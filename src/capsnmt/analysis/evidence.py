@@ -11,7 +11,8 @@ from typing import Any
 
 from capsnmt.analysis.results import RowResult, collect
 from capsnmt.analysis.routing_map import RoutingMap
-from capsnmt.analysis.suite import RowConfig, Run, SectionConfig, SuiteConfig, expanded, sweep_names
+from capsnmt.analysis.runs import Run
+from capsnmt.analysis.suite import RowConfig, SectionConfig, SuiteConfig, expanded, sweep_names
 from capsnmt.config import RunConfig, flatten
 from capsnmt.data.corpus import files_of
 from capsnmt.errors import CapsNMTError

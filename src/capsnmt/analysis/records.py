@@ -18,7 +18,7 @@ from capsnmt.config import RunConfig, changed_settings, parse
 from capsnmt.data.corpus import read_lines
 from capsnmt.errors import CapsNMTError
 from capsnmt.evaluation.significance import sentence_counts
-from capsnmt.folder import METRICS, WEIGHTS
+from capsnmt.folder import METRICS, WEIGHTS, read_folder_config
 
 # Where things lie and how often something is printed changes no result.
 _FREE_KEYS = {"output", "data.root", "data.store", "training.keep_last", "training.log_every"}
@@ -56,6 +56,18 @@ def check_settings(path: Path, record: dict[str, Any], wanted: RunConfig) -> Non
         raise CapsNMTError(
             f"{path} is of a run with other settings:\n" + "\n".join(changed) + "\n"
             "go back to them, or call the row otherwise, or delete the file and its model folder to train again"
+        )
+
+
+def check_folder(folder: Path, wanted: RunConfig) -> None:
+    """An error that names what differs, if a model folder is of another recipe than `wanted`; the test set may."""
+    expected, found = settings_of(wanted), settings_of(read_folder_config(folder))
+    found = {key: found[key] for key in expected}  # a folder's config has its format and vocabulary, too
+    expected["data"]["test"] = found["data"]["test"] = None
+    if changed := changed_settings(found, expected, free=_FREE_KEYS):
+        raise CapsNMTError(
+            f"{folder} is a model of other settings than the suite has:\n" + "\n".join(changed) + "\n"
+            "go back to them, or call the row otherwise, or delete the folder and what it taught to train again"
         )
 
 

@@ -14,9 +14,10 @@ from typing import Any
 
 from capsnmt.analysis.evidence import Evidence, Figure, Route, Section, Table
 from capsnmt.analysis.results import collect
-from capsnmt.analysis.running import run_suite
+from capsnmt.analysis.running import absent_files, check_runs, check_teachers, due_runs, run_suite
+from capsnmt.analysis.runs import Run, runs_of
 from capsnmt.analysis.sections import SECTIONS
-from capsnmt.analysis.suite import Run, SectionConfig, SuiteConfig, chosen_rows, runs_of
+from capsnmt.analysis.suite import SectionConfig, SuiteConfig, chosen_rows
 from capsnmt.errors import CapsNMTError
 from capsnmt.planning.figures import GB, parse_devices
 
@@ -43,7 +44,7 @@ def reproduce(
     only = chosen_rows(suite, only)
     runs = runs_of(suite)
     for run in runs:
-        run.check()  # nothing that was made with other settings is trained beside, or reported
+        run.check()  # nothing that was made with other settings is reported
     failed = run_suite(suite, data=data, jobs=jobs, only=only, say=say) if train else []
     sections = sections_of(Evidence(suite, runs, data, route, measures=train))
     folder = write_report(suite, runs, sections)
@@ -79,46 +80,72 @@ def write_report(suite: SuiteConfig, runs: Sequence[Run], sections: Sequence[Sec
     return folder
 
 
-def plan_of(suite: SuiteConfig, data: str | None = None) -> list[dict[str, Any]]:
-    """What `reproduce` would do: every run, its updates and tokens, and whether it is done."""
+def plan_of(suite: SuiteConfig, data: str | None = None, only: Collection[str] = ()) -> list[dict[str, Any]]:
+    """What `reproduce` would do, which refuses the same: every run, its updates and tokens, and whether it is done."""
     plan = []
-    for run in runs_of(suite):
+    chosen, due = _chosen_and_due(suite, data, only)
+    for run in chosen:
         training = run.config(data).training
         steps = 0 if run.outside is not None else training.steps
         tokens = steps * training.batch_tokens * training.accumulate
         processes = run.processes if steps else 1
-        told = {"run": run.name, "updates": steps, "tokens": tokens, "processes": processes, "done": run.is_done}
+        told = {"run": run.name, "updates": steps, "tokens": tokens, "processes": processes, "done": run not in due}
         plan.append(told)
     return plan
 
 
-def cost_of(suite: SuiteConfig, devices: str, data: str | None = None) -> list[str]:
+def absent_from(suite: SuiteConfig, data: str | None = None, only: Collection[str] = ()) -> str | None:
+    """What `reproduce` would say here if files of the corpora are missing; a plan may be for another machine."""
+    return absent_files(_chosen_and_due(suite, data, only)[1], data)
+
+
+def _chosen_and_due(suite: SuiteConfig, data: str | None, only: Collection[str]) -> tuple[list[Run], list[Run]]:
+    """The runs of some rows with the teachers that they need, and which of these are not done."""
+    rows, runs = chosen_rows(suite, only), runs_of(suite)
+    check_runs(runs, data)
+    due = due_runs(runs, rows)
+    check_teachers(due, data)
+    return [run for run in runs if not rows or run.row in rows or run in due], due
+
+
+def cost_of(
+    suite: SuiteConfig,
+    devices: str,
+    data: str | None = None,
+    only: Collection[str] = (),
+    *,
+    pairs: int | None = None,
+) -> list[str]:
     """What its runs cost on such devices one after the other: hours, disk and their sums (docs/SCALING.md)."""
     from capsnmt.planning.plan import hours, plan  # brings torch
 
-    lines, total_s, total_bytes = [], 0.0, 0.0
+    lines, total_s, due_s, total_bytes = [], 0.0, 0.0, 0.0
     teachers: set[Run] = set()
-    runs = [run for run in runs_of(suite) if run.outside is None]
-    plans = {run.folder: plan(run.config(data), devices) for run in runs}
+    chosen, due = _chosen_and_due(suite, data, only)
+    runs = [run for run in chosen if run.outside is None]
+    plans = {run: plan(run.config(data), devices, pairs=pairs) for run in runs}
     for run in runs:
-        own = plans[run.folder]
+        own = plans[run]
         told = f"{run.name}: training {hours(own.training_s)}, {own.training_bytes / GB:.3g} GB of each device"
         told += "" if own.fits else ", MORE than it has"
-        total_s += own.training_s
+        run_s = own.training_s
         total_bytes += own.model_bytes
         if run.teacher is not None and run.teacher not in teachers:
             teachers.add(run.teacher)
-            taught = plans[run.teacher.folder]
+            taught = plans.get(run.teacher) or plan(run.teacher.config(data), devices, pairs=pairs)
             told += f"; first its teacher's translations of {taught.pairs:,} sentences: {hours(taught.distilling_s)}"
-            total_s += taught.distilling_s
+            run_s += taught.distilling_s
             total_bytes += taught.journal_bytes + own.store_bytes
+        total_s += run_s
+        due_s += run_s if run in due else 0.0
         lines.append(told)
-    stores = {run.config(data).data.store: plans[run.folder].store_bytes for run in runs}
+    stores = {run.config(data).data.store: plans[run].store_bytes for run in runs}
     total_bytes += sum(stores.values())
     count, device = parse_devices(devices)
     if count != suite.processes and not device.is_cpu:
         lines.append(f"to use {devices}, give `reproduce` there --processes {count}: the suite has {suite.processes}")
-    return [*lines, f"all of it on {devices}: {hours(total_s)}, {total_bytes / GB:,.0f} GB of disk"]
+    lines.append(f"all of it on {devices}: {hours(total_s)}, {total_bytes / GB:,.0f} GB of disk")
+    return [*lines, *([f"not done yet: {len(due)} of {len(chosen)} runs, {hours(due_s)}"] if due_s < total_s else [])]
 
 
 def _section(config: SectionConfig, evidence: Evidence) -> Section:

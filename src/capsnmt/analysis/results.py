@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from capsnmt.analysis.records import read_record
-from capsnmt.analysis.suite import Run
+from capsnmt.analysis.runs import Run
 from capsnmt.evaluation.significance import Gain, paired_gain
 
 

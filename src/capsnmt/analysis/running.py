@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from capsnmt.analysis.processes import Command, run_command
-from capsnmt.analysis.records import counts_of_sentences, counts_of_training, settings_of, write_record
-from capsnmt.analysis.suite import Run, SuiteConfig, runs_of
+from capsnmt.analysis.records import (
+    check_folder,
+    counts_of_sentences,
+    counts_of_training,
+    settings_of,
+    write_record,
+)
+from capsnmt.analysis.runs import Run, runs_of
+from capsnmt.analysis.suite import SuiteConfig
 from capsnmt.data.corpus import files_of
+from capsnmt.data.prepare import STORE_INFO
 from capsnmt.distillation import MANIFEST
 from capsnmt.distillation.identity import is_distilled_by
 from capsnmt.errors import CapsNMTError
@@ -33,27 +41,93 @@ def run_suite(
     Returns the names of those that failed; their logs say why.
     """
     runs = runs_of(suite)
-    for run in runs:  # a typo in the last row must not wait for the first training
+    check_runs(runs, data)
+    due = due_runs(runs, only)
+    check_teachers(due, data)
+    if absent := absent_files(due, data):
+        raise CapsNMTError(absent)
+    done, missing = sum(run.is_done for run in runs), sum(not run.is_done for run in due)
+    say(f"{suite.title}: {len(runs)} runs, {done} of them done, {missing} to do")
+    Path(suite.output).mkdir(parents=True, exist_ok=True)
+    failed = _complete_all([run for run in due if run.teacher is None], data, jobs, say)
+    students = _taught([run for run in due if run.teacher is not None], failed, data, say)
+    return failed + _complete_all(students, data, jobs, say)
+
+
+def check_runs(runs: Sequence[Run], data: str | None) -> None:
+    """Refuses what any run could not do: a typo in the last row must not wait for the first training."""
+    for run in runs:
+        run.check()  # nothing that was made with other settings is trained beside, or reported
         run.commands(data)
+        run.teaching(data)
         settings_of(run.config(data))
         _check_processes(run, data)
+
+
+def due_runs(runs: Sequence[Run], only: Collection[str] = ()) -> list[Run]:
+    """What is to be trained: runs without a record, or of those `only` some rows, and teachers that they need.
+
+    A teacher whose record came from elsewhere is trained again: its students need the model itself.
+    """
     missing = [run for run in runs if not run.is_done and (not only or run.row in only)]
-    say(f"{suite.title}: {len(runs)} runs, {sum(run.is_done for run in runs)} of them done, {len(missing)} to do")
-    Path(suite.output).mkdir(parents=True, exist_ok=True)
-    students = [run for run in missing if run.teacher is not None]
-    teachers = [run.teacher for run in students if not _has_taught(run)]
-    # A teacher whose record came from elsewhere is trained again: its students need the model itself.
-    plain = [run for run in runs if run.teacher is None and (run in missing or run in teachers)]
-    failed = _complete_all(plain, data, jobs, say)
-    for taught in {run.distilled: run for run in students}.values():  # once for all students of a teacher
-        assert taught.distilled is not None
-        teaching = taught.teaching(data) if _must_teach(taught, data) else []
-        fault = _logged(taught.distilled, teaching, usable_cores())
-        say(f"{taught.distilled.name}: {fault or 'done'}")
-        if fault or not (taught.distilled / MANIFEST).exists():
-            failed += [run.name for run in students if run.distilled == taught.distilled]
-            students = [run for run in students if run.distilled != taught.distilled]
-    return failed + _complete_all(students, data, jobs, say)
+    teachers = [run.teacher for run in missing if run.teacher is not None and not _has_taught(run)]
+    return [run for run in runs if run in missing or run in teachers]
+
+
+def check_teachers(due: Sequence[Run], data: str | None) -> None:
+    """Refuses a teacher's folder of other settings: a student's record names the settings that taught it."""
+    for student in due:
+        if student.teacher is not None and (student.teacher.folder / CONFIG).exists():
+            check_folder(student.teacher.folder, student.teacher.config(data))
+
+
+def absent_files(due: Sequence[Run], data: str | None) -> str | None:
+    """What is wrong if files of the corpora are not here, which would end one training after the other."""
+    files = dict.fromkeys(file for run in due for file in _files_before(run, data))
+    absent = [str(file) for file in files if not file.exists()]
+    if not absent:
+        return None
+    return (
+        f"{len(absent)} files of the corpora do not exist: {', '.join(absent[:4])}{', …' if len(absent) > 4 else ''}; "
+        "relative names start at the folder of --data, or at data.root of the recipes without it: check both"
+    )
+
+
+def _files_before(run: Run, data: str | None) -> list[Path]:
+    """The files that must be there before a run begins: none that it makes or fetches, no text in a finished store."""
+    config = run.config(data).data
+    test = [] if config.test is None else [config.test]
+    if run.outside is not None:
+        return [Path(run.outside[0]), *(file for text in test for file in files_of(text, config.root))]
+    if config.generate is not None or config.fetch is not None:
+        return []
+    store = Path(config.store) if run.distilled is None else run.distilled / "store"
+    texts = test if (store / STORE_INFO).exists() else [*config.train.corpora, config.valid, *test]
+    return [file for text in texts for file in files_of(text, config.root)]
+
+
+def _taught(students: list[Run], failed: list[str], data: str | None, say: Callable[[str], None]) -> list[Run]:
+    """Those whose teacher's corpus is there now; the others are added to what failed."""
+    faults: dict[Path, str | None] = {}
+    for student in students:
+        assert student.distilled is not None
+        if student.distilled not in faults:  # once for all students of a teacher
+            faults[student.distilled] = _teach(student, failed, data)
+            say(f"{student.distilled.name}: {faults[student.distilled] or 'done'}")
+    failed += [run.name for run in students if run.distilled is None or faults[run.distilled]]
+    return [run for run in students if run.name not in failed]
+
+
+def _teach(student: Run, failed: Collection[str], data: str | None) -> str | None:
+    """Has its teacher write the student's corpus, unless it is there. Returns what went wrong, if anything."""
+    assert student.teacher is not None
+    assert student.distilled is not None
+    if student.teacher.name in failed:  # what lies in its folder is not the model that the suite wants
+        return f"not taught, for its teacher {student.teacher.name} failed"
+    teaching = student.teaching(data) if _must_teach(student, data) else []
+    if fault := _logged(student.distilled, teaching, usable_cores()):
+        return fault
+    return None if (student.distilled / MANIFEST).exists() else f"not taught, for {student.teacher.name} has no model"
 
 
 def _check_processes(run: Run, data: str | None) -> None:
@@ -68,10 +142,11 @@ def _check_processes(run: Run, data: str | None) -> None:
 
 
 def _has_taught(student: Run) -> bool:
-    """Whether its teacher's model, or the corpus that it wrote, is here."""
+    """Whether its teacher's model is here, or the corpus that it wrote and its record, which says what it was."""
     assert student.teacher is not None
     assert student.distilled is not None
-    return (student.teacher.folder / WEIGHTS).exists() or (student.distilled / MANIFEST).exists()
+    has_written = student.teacher.is_done and (student.distilled / MANIFEST).exists()
+    return has_written or (student.teacher.folder / WEIGHTS).exists()
 
 
 def _must_teach(student: Run, data: str | None) -> bool:

@@ -141,7 +141,7 @@ def reproduce(
     processes: Annotated[
         int | None, typer.Option(min=1, help="Of one training, such as one on each GPU; default: the suite's.")
     ] = None,
-    rows: Annotated[str, typer.Option(help="Train only these, as in capsule,simple; the report has all.")] = "",
+    rows: Annotated[str, typer.Option(help="Train or plan only these, as in capsule,simple; the report has all.")] = "",
     train: Annotated[
         bool, typer.Option("--train/--no-train", help="Or only write the report of what is finished.")
     ] = True,
@@ -149,24 +149,30 @@ def reproduce(
     devices: Annotated[
         str | None, typer.Option(help="With --dry-run: say also what it costs on them, as in 8xM40 or 2xcpu.")
     ] = None,
+    pairs: Annotated[
+        int | None, typer.Option(min=1, help="With --devices: size of the corpus, if its files are not here.")
+    ] = None,
 ) -> None:
     """Train, evaluate and report all runs of a suite: tables, figures and the command behind every number."""
-    if devices is not None and not dry_run:
-        raise CapsNMTError(f"--devices {devices} is for --dry-run; trainings run where this command does")
+    if not dry_run and (devices is not None or pairs is not None):
+        given = f"--pairs {pairs}" if devices is None else f"--devices {devices}"
+        raise CapsNMTError(f"{given} is for --dry-run; trainings run where this command does")
+    only = [row for row in rows.split(",") if row]
     if dry_run:
-        from capsnmt.analysis.reproduction import cost_of, plan_of
+        from capsnmt.analysis.reproduction import absent_from, cost_of, plan_of
         from capsnmt.analysis.suite import read_suite
 
         planned = read_suite(suite, processes)
-        costs = [] if devices is None else cost_of(planned, devices, data)
-        for step in plan_of(planned, data):
+        costs = [] if devices is None else cost_of(planned, devices, data, only, pairs=pairs)
+        for step in plan_of(planned, data, only):
             state = "done" if step["done"] else "to do"
             state = state if step["processes"] == 1 else f"{step['processes']} processes, {state}"
             typer.echo(f"{step['run']}: {step['updates']:,} updates, {step['tokens']:,} tokens at most, {state}")
         for line in costs:
             typer.echo(line)
+        if absent := absent_from(planned, data, only):
+            typer.echo(f"here it would end: {absent}", err=True)
         return
-    only = [row for row in rows.split(",") if row]
     folder = verbs.reproduce(
         suite,
         data=data,

@@ -49,7 +49,7 @@ _LOG = logging.getLogger(__name__)
 
 STORE_FORMAT = 2  # 1 had the training text in one file
 
-_INFO_FILE = "store.json"
+STORE_INFO = "store.json"
 _OLD_TRAIN_FILE = "train.arrow"  # of format 1
 _VALID_FILE = "valid.arrow"
 _UNFINISHED = ".unfinished"  # ends the names of folders that are being filled
@@ -121,7 +121,7 @@ def _shards_of(folder: Path, info: dict[str, Any]) -> list[ShardFile]:
                 raise CapsNMTError(f"the shard {path} is missing or incomplete; prepare the corpus again")
             shards.append(ShardFile(path, shard["rows"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise CapsNMTError(f"{folder / _INFO_FILE} is damaged ({error}); prepare the corpus again") from None
+        raise CapsNMTError(f"{folder / STORE_INFO} is damaged ({error}); prepare the corpus again") from None
     return shards
 
 
@@ -218,7 +218,7 @@ def _fill(
     folder: Path, config: RunConfig, origin: dict[str, Any], stages: Stages, workers: int | None
 ) -> dict[str, Any]:
     """Writes every file of the store that is not there yet, store.json last."""
-    if not (folder / _INFO_FILE).exists():
+    if not (folder / STORE_INFO).exists():
         ledger = Ledger.load(folder) or Ledger(folder, origin)
         if ledger.texts:
             _LOG.info("going on after %d pairs that were read before", ledger.counts["read"])
@@ -274,9 +274,9 @@ def _fill_parts(ledger: Ledger, config: RunConfig, stages: Stages, workers: int)
 
 
 def _write_info(folder: Path, info: dict[str, Any]) -> None:
-    temporary = folder / f"{_INFO_FILE}.tmp"
+    temporary = folder / f"{STORE_INFO}.tmp"
     temporary.write_text(json.dumps(info, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    temporary.replace(folder / _INFO_FILE)
+    temporary.replace(folder / STORE_INFO)
 
 
 def _nothing_left(counts: Counter[str], config: RunConfig) -> CapsNMTError:
@@ -366,11 +366,11 @@ def _check_same(folder: Path, config: RunConfig) -> None:
 
 def _read_info(folder: Path) -> dict[str, Any]:
     try:
-        info: dict[str, Any] = json.loads((folder / _INFO_FILE).read_text(encoding="utf-8"))
+        info: dict[str, Any] = json.loads((folder / STORE_INFO).read_text(encoding="utf-8"))
         version = info["format_version"]
     except (OSError, ValueError, KeyError, TypeError):
         raise CapsNMTError(
-            f"{folder} is no complete store (no readable {_INFO_FILE}); prepare the corpus first, "
+            f"{folder} is no complete store (no readable {STORE_INFO}); prepare the corpus first, "
             "or choose another folder as `data.store`"
         ) from None
     if version not in range(1, STORE_FORMAT + 1):

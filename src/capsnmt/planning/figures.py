@@ -121,6 +121,8 @@ class CorpusFigures:
     source: str
 
 
+UNKNOWN_CORPUS = CorpusFigures(0, 27.0, 27.0, 280.0, "lengths assumed")
+
 # Named corpora whose store is not there yet. Lengths of Europarl en-de with a joint BPE, scaled to 50,000 pieces.
 CORPORA = {
     "wmt14-en-de": CorpusFigures(4_500_000, 27.0, 27.0, 280.0, "Wang et al. 2019; lengths assumed"),

@@ -19,6 +19,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 from capsnmt.config import RunConfig
+from capsnmt.data.corpus import files_of, names_of, open_binary
 from capsnmt.distillation import TEACHER_BEAM
 from capsnmt.errors import CapsNMTError
 from capsnmt.models import build_model
@@ -166,15 +167,42 @@ def corpus_figures(config: RunConfig, pairs: int | None) -> CorpusFigures:
         found = _figures_of_store(Path(data.store))
     else:
         known = data.fetch or Path(data.store).parent.name
-        found = figures.CORPORA.get(known, CorpusFigures(0, 27.0, 27.0, 280.0, "lengths assumed"))
+        found = figures.CORPORA.get(known) or _figures_of_files(config) or figures.UNKNOWN_CORPUS
         if config.text.subwords.type == "char":  # about as many as bytes, and the end of the sentence
             characters = found.text_bytes / 2 + 1
             found = replace(found, source_tokens=characters, target_tokens=characters)
     if pairs is not None:
         found = replace(found, pairs=pairs, source=f"--pairs; {found.source}")
     if found.pairs == 0:
-        raise CapsNMTError(f"{data.store} is not prepared, so the size of the corpus is unknown: add --pairs N")
+        names = ", ".join(name for text in data.train.corpora for name in names_of(text))
+        raise CapsNMTError(
+            f"the size of the corpus is unknown: {data.store} is not prepared, and {names} not in {data.root}; name "
+            "the folder of the corpora (data.root, of a suite --data), or add --pairs N"
+        )
     return found
+
+
+def _figures_of_files(config: RunConfig) -> CorpusFigures | None:
+    """Lines and bytes of the training files, if all of them are there."""
+    data = config.data
+    sides = [files_of(text, data.root) for text in data.train.corpora]
+    if not all(file.is_file() for files in sides for file in files):
+        return None
+    pairs = sum(_lines_and_bytes(files[0])[0] for files in sides)
+    if pairs == 0:
+        return None
+    text_bytes = sum(_lines_and_bytes(file)[1] for files in sides for file in files) / pairs
+    tokens = text_bytes / figures.UNKNOWN_CORPUS.text_bytes * figures.UNKNOWN_CORPUS.source_tokens
+    return CorpusFigures(pairs, tokens, tokens, text_bytes, "its lines; bytes of a subword assumed")
+
+
+@functools.cache  # the runs of a suite share their corpus
+def _lines_and_bytes(file: Path) -> tuple[int, int]:
+    with open_binary(file) as stream:
+        lines = size = 0
+        for line in stream:
+            lines, size = lines + 1, size + len(line)
+    return lines, size
 
 
 def _figures_of_store(folder: Path) -> CorpusFigures:

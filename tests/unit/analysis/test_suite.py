@@ -10,11 +10,12 @@ import yaml
 
 from capsnmt.analysis.evidence import Evidence
 from capsnmt.analysis.records import counts_of_sentences, curve, read_record, settings_of, write_record
-from capsnmt.analysis.reproduction import plan_of, reproduce
+from capsnmt.analysis.reproduction import absent_from, cost_of, plan_of, reproduce
 from capsnmt.analysis.results import Spread, collect, compare
 from capsnmt.analysis.running import run_suite
+from capsnmt.analysis.runs import runs_of
 from capsnmt.analysis.sections import SECTIONS
-from capsnmt.analysis.suite import RowConfig, SectionConfig, chosen_rows, read_suite, runs_of
+from capsnmt.analysis.suite import RowConfig, SectionConfig, chosen_rows, read_suite
 from capsnmt.cli import main
 from capsnmt.config import FORMAT_VERSION, FolderConfig, VocabularyRecord, dump_yaml, load_recipe
 from capsnmt.errors import CapsNMTError
@@ -489,9 +490,9 @@ def taught(tmp_path):
     rows = {name: {"recipe": str(RELEASED / "recipe.yaml")} for name in ("teacher", "student")}
     rows["student"]["distilled_from"] = "teacher"
     test = {"source": "valid.de", "target": "valid.en"}
-    suite = suite_of(tmp_path, rows=rows, seeds=[1], set={"data.root": str(RELEASED / "corpus"), "data.test": test})
+    suite = suite_of(tmp_path, rows=rows, seeds=[2], set={"data.root": str(RELEASED / "corpus"), "data.test": test})
     teacher, student = runs_of(suite)
-    write_records([teacher], {"teacher-s1": 20.0})
+    write_records([teacher], {"teacher-s2": 20.0})
     shutil.copytree(RELEASED / "capsnmt", teacher.folder)
     assert codes_of(student.teaching()) == [0, 0]
     return suite
@@ -521,11 +522,11 @@ def test_another_version_of_a_package_makes_no_other_teacher(taught, monkeypatch
     assert (student.distilled / "train.en").read_bytes() == corpus
 
 
-@pytest.mark.parametrize("changed", ["teacher-s1/weights.safetensors", "distilled-by-teacher-s1/train.en"])
+@pytest.mark.parametrize("changed", ["teacher-s2/weights.safetensors", "distilled-by-teacher-s2/train.en"])
 def test_students_wait_for_what_their_teacher_says_now(taught, started, changed):
     path = Path(taught.output) / changed
     path.write_bytes(path.read_bytes()[:-1] + b"?")
-    assert run_suite(taught, say=lambda text: None) == ["student-s1"]
+    assert run_suite(taught, say=lambda text: None) == ["student-s2"]
     assert started == ["export"]
 
 
@@ -535,6 +536,155 @@ def test_a_teacher_that_was_trained_again_is_refused_its_old_corpus(taught, caps
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
     assert codes_of(student.teaching()) == [0, 1]
     assert "teacher.weights" in capsys.readouterr().err
+
+
+def with_teacher(suite, **settings):
+    """The suite with a teacher of other settings."""
+    teacher = suite.rows["teacher"].model_copy(update={"set": settings})
+    return suite.model_copy(update={"rows": {**suite.rows, "teacher": teacher}})
+
+
+@pytest.mark.parametrize("only", [[], ["student"]])
+def test_a_student_is_not_taught_by_a_teacher_of_other_settings(taught, started, only):
+    now = with_teacher(taught, **{"training.learning_rate": 0.001})
+    runs_of(now)[0].record.unlink()
+    with pytest.raises(CapsNMTError, match=r"teacher-s2 is a model of other settings.*\n.*rate: 0.01 -> 0.001"):
+        run_suite(now, only=only, say=lambda text: None)
+    with pytest.raises(CapsNMTError, match=r"teacher-s2 is a model of other settings"):
+        plan_of(now, only=only)
+    assert started == []
+
+
+@pytest.mark.parametrize("with_record", [True, False])
+def test_a_corpus_alone_teaches_where_a_record_says_whose_it_is(taught, started, with_record):
+    teacher, _ = runs_of(taught)
+    shutil.rmtree(teacher.folder)
+    if not with_record:
+        teacher.record.unlink()
+    said: list[str] = []
+    failed = run_suite(taught, only=["student"], say=said.append)
+    assert started == ["train"]
+    assert failed == (["student-s2"] if with_record else ["teacher-s2", "student-s2"])
+    told = "done" if with_record else "not taught, for its teacher teacher-s2 failed"
+    assert f"distilled-by-teacher-s2: {told}" in said
+
+
+def test_students_of_a_teacher_that_failed_are_not_trained(tmp_path, started):
+    rows = {"teacher": {"recipe": RECIPE}, "student": {"recipe": RECIPE, "distilled_from": "teacher"}}
+    said: list[str] = []
+    failed = run_suite(suite_of(tmp_path, rows=rows, seeds=[1]), say=said.append)
+    assert failed == ["teacher-s1", "student-s1"]
+    assert started == ["train"]
+    assert said[-1] == "distilled-by-teacher-s1: not taught, for its teacher teacher-s1 failed"
+
+
+def test_a_wrong_folder_of_corpora_is_one_error_before_all_trainings(tmp_path, started):
+    rows = {name: {"recipe": "recipes/multi30k-en-de/simple.yaml"} for name in ("a", "b")}
+    suite = suite_of(tmp_path, rows=rows, set={"data.store": str(tmp_path / "store")})
+    with pytest.raises(CapsNMTError, match=r"6 files of the corpora do not exist: /nowhere/multi30k/train.*--data"):
+        run_suite(suite, data="/nowhere", say=lambda text: None)
+    assert absent_from(suite, "/nowhere").startswith("6 files")
+    assert len(plan_of(suite, "/nowhere")) == 4, "a plan may be for another machine"
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "store.json").touch()
+    assert absent_from(suite, "/nowhere").startswith("2 files"), "of a prepared corpus only the test set is read"
+    assert absent_from(suite_of(tmp_path), "/nowhere") is None, "the demo's corpus is made"
+    assert started == []
+
+
+def test_a_teacher_rewrites_two_files(tmp_path):
+    rows = {"teacher": {"recipe": RECIPE}, "student": {"recipe": RECIPE, "distilled_from": "teacher"}}
+    tsv = {"data.train": {"tsv": "train.tsv"}}
+    with pytest.raises(CapsNMTError, match=r"no source and target file in data\.train for a teacher to rewrite"):
+        run_suite(suite_of(tmp_path, rows=rows, set=tsv), say=lambda text: None)
+
+
+SWEPT = {"recipe": RECIPE, "over": {"model.num_iterations": [1, 2]}}
+
+
+@pytest.mark.parametrize(
+    ("teacher", "told"),
+    [
+        ("swept", "which is swept; name one of its rows: swept-1, swept-2"),
+        ("student", "which is distilled itself"),
+        ("other", "which is distilled itself"),
+        ("outside", "which is an outside system"),
+    ],
+)
+def test_what_cannot_teach_is_told_before_anything_runs(tmp_path, teacher, told):
+    rows = {
+        "plain": {"recipe": RECIPE},
+        "swept": SWEPT,
+        "outside": {"recipe": RECIPE, "hypotheses": "x", "origin": "y"},
+        "other": {"recipe": RECIPE, "distilled_from": "plain"},
+    }
+    with pytest.raises(CapsNMTError, match=told):
+        suite_of(tmp_path, rows={**rows, "student": {"recipe": RECIPE, "distilled_from": teacher}})
+    suite = suite_of(tmp_path, rows={**rows, "student": {"recipe": RECIPE, "distilled_from": "swept-2"}})
+    assert {run.teacher.row for run in runs_of(suite) if run.row == "student"} == {"swept-2"}
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ({"kind": "sweep", "rows": ["plain"]}, "names plain, which is swept over 0 keys"),
+        ({"kind": "sweep", "rows": ["swept-1"]}, "names swept-1, which is swept over 0 keys"),
+        ({"kind": "sweep"}, "must name swept rows"),
+        ({"kind": "sweep", "rows": ["swept", "wide"]}, "swept over model.num_iterations and model.width"),
+        ({"kind": "size_by_length", "rows": ["plain"]}, "must have one row in `rows`, which is swept"),
+        ({"kind": "size_by_length"}, "must have one row in `rows`, which is swept"),
+        ({"kind": "table", "against": "swept"}, "is against swept, which is swept; name one of its rows: swept-1,"),
+        ({"kind": "table", "labels": {"plane": "Plain"}}, "names plane, which is no row"),
+        ({"kind": "table", "paper_bleu": {"plane": 1.0}}, "names plane, which is no row"),
+        ({"kind": "training"}, "has nothing to show: name it in `values`"),
+    ],
+)
+def test_a_section_that_could_not_be_made_is_told_before_anything_runs(tmp_path, section, told):
+    wide = {"recipe": RECIPE, "over": {"model.width": [32, 64]}}
+    with pytest.raises(CapsNMTError, match=told):
+        suite_of(
+            tmp_path,
+            rows={"plain": {"recipe": RECIPE}, "swept": SWEPT, "wide": wide},
+            report=[{"title": "x", **section}],
+        )
+
+
+def test_two_rows_of_one_name_are_refused(tmp_path):
+    with pytest.raises(CapsNMTError, match="two rows are called swept-2"):
+        suite_of(tmp_path, rows={"swept": SWEPT, "swept-2": {"recipe": RECIPE}})
+
+
+def test_a_plan_is_of_the_chosen_rows_and_refuses_what_a_run_would(tmp_path):
+    rows = {
+        "teacher": {"recipe": RECIPE, "seeds": [1]},
+        "plain": {"recipe": RECIPE},
+        "student": {"recipe": RECIPE, "seeds": [1], "distilled_from": "teacher"},
+    }
+    suite = suite_of(tmp_path, rows=rows)
+    assert [step["run"] for step in plan_of(suite, only=["plain"])] == ["plain-s1", "plain-s2"]
+    write_records(runs_of(suite)[:1], {"teacher-s1": 20.0})
+    steps = plan_of(suite, only=["student"])
+    assert [step["run"] for step in steps] == ["teacher-s1", "student-s1"]
+    assert [step["done"] for step in steps] == [False, False], "a student needs its teacher's model, not its record"
+    for changed, told in (
+        ({"set": {"training.steps": 11}}, "training.steps: 10 -> 11"),
+        ({"set": {"training.steps": 10, "model.num_capsule": [3]}}, "num_capsule"),
+        ({"processes": 16}, "16 processes would make larger updates"),
+    ):
+        with pytest.raises(CapsNMTError, match=told):
+            plan_of(suite.model_copy(update=changed))
+    with pytest.raises(CapsNMTError, match="--rows plane: no row"):
+        plan_of(suite, only=["plane"])
+
+
+def test_the_cost_of_what_is_not_done_stands_beside_all_of_it(tmp_path):
+    suite = suite_of(tmp_path)
+    assert cost_of(suite, "1xM40", pairs=1000)[-1].startswith("all of it on 1xM40")
+    write_records(runs_of(suite)[:1], {"plain-s1": 20.0})
+    *_, whole, rest = cost_of(suite, "1xM40", pairs=1000)
+    assert whole.startswith("all of it on 1xM40")
+    assert rest.startswith("not done yet: 2 of 3 runs, ")
+    assert [line.partition(":")[0] for line in cost_of(suite, "1xM40", only=["wide"], pairs=9)[:-1]] == ["wide-s7"]
 
 
 def test_a_record_says_which_settings_its_teacher_had(compared):

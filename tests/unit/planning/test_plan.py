@@ -132,6 +132,17 @@ def test_the_size_of_the_corpus_must_come_from_somewhere() -> None:
     assert corpus_figures(named, 7).pairs == 7
 
 
+def test_lines_of_a_corpus_that_is_not_prepared_are_counted(tmp_path) -> None:
+    config = transformer()
+    for name, line in (("train.en", "four words are here\n"), ("train.de", "vier\n")):
+        (tmp_path / name).write_text(line * 5, encoding="utf-8")
+    train = config.data.train.model_copy(update={"source": "train.en", "target": "train.de", "tsv": None})
+    data = config.data.model_copy(update={"root": str(tmp_path), "train": train, "store": str(tmp_path / "store")})
+    found = corpus_figures(config.model_copy(update={"data": data}), None)
+    assert (found.pairs, found.text_bytes) == (5, 25.0)
+    assert found.source_tokens == pytest.approx(27 * 25 / 280)
+
+
 @pytest.mark.parametrize("text", ["8xM41", "0xM40", "x", "M40x8", ""])
 def test_devices_that_are_not_known(text: str) -> None:
     with pytest.raises(CapsNMTError, match="known devices: M40"):

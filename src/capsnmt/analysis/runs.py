@@ -1,0 +1,189 @@
+"""The runs that a suite becomes: what makes each of them, and where its parts lie."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from capsnmt.analysis.processes import Command
+from capsnmt.analysis.records import check_settings, fingerprint, read_record, settings_of
+from capsnmt.analysis.suite import SuiteConfig, expanded
+from capsnmt.config import RunConfig, load_recipe
+from capsnmt.data.corpus import files_of, holds_tokens
+from capsnmt.errors import CapsNMTError
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training of a suite."""
+
+    row: str
+    seed: int
+    recipe: Path
+    overrides: tuple[str, ...]
+    folder: Path
+    records: Path  # where its record is written
+    processes: int = 1  # that train it together
+    teacher: Run | None = None  # whose translations are its corpus
+    outside: tuple[str, str] | None = None  # a file of translations and its origin: nothing to train
+
+    @property
+    def name(self) -> str:
+        """Row and seed."""
+        return self.folder.name
+
+    @property
+    def record(self) -> Path:
+        """Its settings, scores and counts, JSON."""
+        return self.records / f"{self.name}.json"
+
+    @property
+    def translations(self) -> Path:
+        """What it made of the test set."""
+        return self.folder.with_name(f"{self.name}.out")
+
+    @property
+    def is_done(self) -> bool:
+        """Trained and evaluated, here or elsewhere."""
+        return self.record.exists()
+
+    @property
+    def distilled(self) -> Path | None:
+        """Where the teacher's corpus lies; all its students share it."""
+        return None if self.teacher is None else self.teacher.folder.with_name(f"distilled-by-{self.teacher.name}")
+
+    def config(self, data: str | None = None) -> RunConfig:
+        """The recipe with the run's changes."""
+        return load_recipe(self.recipe, [*self.overrides, *_root(data)])
+
+    def training_settings(self, data: str | None = None) -> list[str]:
+        """What `train` is told; a student's text is its teacher's, in subwords of its recipe's own store."""
+        if self.distilled is None:
+            return list(self.overrides)
+        config = self.config(data)
+        languages = config.languages
+        files = {
+            side: str((self.distilled / f"train.{code}").resolve()) for side, code in languages.model_dump().items()
+        }
+        changes = {
+            "data.train": {**files, "tsv": None},
+            "data.store": str(self.distilled / "store"),
+            "data.subwords_from": config.data.store,
+        }
+        return [*self.overrides, *(f"{key}={json.dumps(value)}" for key, value in changes.items())]
+
+    def commands(self, data: str | None = None) -> list[Command]:
+        """What makes its result, in order."""
+        return [*self.training(data), *self.evaluating(data)]
+
+    def training(self, data: str | None = None) -> list[Command]:
+        """What makes its model; of an outside system, nothing."""
+        if self.outside is not None:
+            return []
+        changes = [part for override in self.training_settings(data) for part in ("--set", override)]
+        settings = (str(self.recipe), *changes, *(["--data", data] if data else []))
+        train = Command(("train", *settings), self.processes)
+        # Many processes would wait for one of them, and not for ever, while it prepares a large corpus.
+        return [train] if self.processes == 1 else [Command(("prepare", *settings)), train]
+
+    def evaluating(self, data: str | None = None) -> list[Command]:
+        """What makes its scores, in one process."""
+        config = self.config(data)
+        files = [] if config.data.test is None else files_of(config.data.test, config.data.root)
+        if len(files) != 2:
+            raise CapsNMTError(f"{self.recipe} names no source and target file in data.test to evaluate on")
+        test_set = ("evaluate", "--source", str(files[0]), "--reference", str(files[1]))
+        evaluate = (*test_set, "--name", self.row, "--save", str(self.translations), "--json", str(self.report))
+        if self.outside is not None:
+            pair = f"{config.languages.source}-{config.languages.target}"
+            told = ("--hypotheses", self.outside[0], "--origin", self.outside[1], "--languages", pair)
+            return [Command((*evaluate, *told))]
+        greedy = (*test_set, "--beam", "1", "--bootstrap", "0", "--json", str(self.greedy))
+        # Trained on tokens and tested on plain text, as all rows are: else their scores could not be compared.
+        on_words = any(map(holds_tokens, files_of(config.data.train, config.data.root))) and not holds_tokens(files[0])
+        model = ("--moses", str(self.folder)) if on_words else (str(self.folder),)
+        return [Command((*evaluate, *model)), Command((*greedy, *model))]
+
+    def teaching(self, data: str | None = None) -> list[Command]:
+        """What makes its teacher's corpus of the original training text.
+
+        One process takes the fast runtime; of several each has its device and its part, and another joins the parts.
+        """
+        if self.teacher is None:
+            return []
+        config = self.config(data)
+        files = files_of(config.data.train, config.data.root)
+        if len(files) != 2:
+            raise CapsNMTError(f"{self.recipe} names no source and target file in data.train for a teacher to rewrite")
+        teacher = str(self.teacher.folder)
+        texts = ("--source", str(files[0]), "--reference", str(files[1]), "--output", str(self.distilled))
+        distill = ("distill", teacher, *texts, "--quiet")
+        if self.processes == 1:
+            return [Command(("export", teacher, "--precision", "fp32")), Command(distill)]
+        by_torch = (*distill, "--engine", "torch")
+        return [Command(by_torch, self.processes), Command(by_torch)]
+
+    @property
+    def taught_by(self) -> str | None:
+        """Its teacher, and which settings made that."""
+        if self.teacher is None:
+            return None
+        return f"{self.teacher.name} of {fingerprint(settings_of(self.teacher.config()))}"
+
+    @property
+    def report(self) -> Path:
+        """Of `evaluate`, until it is part of the result."""
+        return self.folder.with_name(f".{self.name}.report.json")
+
+    @property
+    def greedy(self) -> Path:
+        """The same with beam 1."""
+        return self.folder.with_name(f".{self.name}.greedy.json")
+
+    def check(self) -> None:
+        """An error if what is finished was made with other settings than the suite has now."""
+        if self.outside is not None or not self.is_done:
+            return
+        record = read_record(self.record)
+        check_settings(self.record, record, self.config())
+        if record["taught_by"] != self.taught_by:
+            raise CapsNMTError(
+                f"{self.record} was taught by {record['taught_by']}, the suite wants {self.taught_by}; "
+                "delete the file, its model folder and its teacher's corpus to train again"
+            )
+
+
+def _root(data: str | None) -> list[str]:
+    return [f"data.root={json.dumps(data)}"] if data else []
+
+
+def runs_of(suite: SuiteConfig) -> list[Run]:
+    """All runs, the first seed of every row before the second: a suite that is stopped early still compares rows."""
+    rows = expanded(suite)
+    seeds_of = {  # of an outside system, more seeds would be the same translations
+        name: row.seeds or (suite.seeds if row.hypotheses is None else suite.seeds[:1]) for name, row in rows.items()
+    }
+
+    def run_of(name: str, seed: int) -> Run:
+        row, folder = rows[name], Path(suite.output) / f"{name}-s{seed}"
+        assert row.recipe is not None
+        values = {**suite.set, **row.set, "training.seed": seed, "output": str(folder)}
+        overrides = tuple(f"{key}={json.dumps(value)}" for key, value in values.items())
+        teacher = row.distilled_from and run_of(row.distilled_from, seeds_of[row.distilled_from][0])
+        outside = None if row.hypotheses is None or row.origin is None else (row.hypotheses, row.origin)
+        return Run(
+            name,
+            seed,
+            Path(row.recipe),
+            overrides,
+            folder,
+            suite.records_folder,
+            processes=suite.processes,
+            teacher=teacher or None,
+            outside=outside,
+        )
+
+    ranks = range(max((len(seeds) for seeds in seeds_of.values()), default=0))
+    runs = [run_of(name, seeds_of[name][rank]) for rank in ranks for name in rows if rank < len(seeds_of[name])]
+    return sorted(runs, key=lambda run: run.teacher is not None)  # students wait for their teachers
