@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from capsnmt import __version__
 from capsnmt.analysis import results, speed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,8 +57,8 @@ def suite(write_recipe, tiny_config, tmp_path):
 
 
 def scores(folder):
-    rows = json.loads((folder / f"report-{folder.name}" / "results.json").read_text(encoding="utf-8"))
-    return [{key: value for key, value in row.items() if key not in TIMED} for row in rows]
+    found = json.loads((folder / f"report-{folder.name}" / "results.json").read_text(encoding="utf-8"))
+    return [{key: value for key, value in run.items() if key not in (*TIMED, "commands")} for run in found["runs"]]
 
 
 def section(text, title):
@@ -96,6 +97,7 @@ def test_it_reports_and_makes_again_only_what_is_missing(suite, run_here, tmp_pa
         "ms a sentence, beam 8",
         "`capsnmt bench growth",
         "`capsnmt bench latency",
+        f"Made by `capsnmt reproduce {suite('calm')}`, capsnmt {__version__}.",
     ):
         assert said in text
     costs = section(text, "What a test set costs")

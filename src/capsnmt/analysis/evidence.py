@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from capsnmt.analysis.processes import Command
 from capsnmt.analysis.results import RowResult, collect
 from capsnmt.analysis.routing_map import RoutingMap
 from capsnmt.analysis.runs import Run
@@ -78,9 +79,9 @@ class Evidence:
         rows = self.suite.rows
         return {name: rows[name] for name in self.names(section) if name in rows and rows[name].is_published}
 
-    def label(self, row: str) -> str:
-        """How a row is called in the report."""
-        return {**self.suite.rows, **expanded(self.suite)}[row].label or row
+    def label(self, row: str, section: SectionConfig) -> str:
+        """How a row is called in a section of the report."""
+        return section.labels.get(row) or {**self.suite.rows, **expanded(self.suite)}[row].label or row
 
     def first_run(self, row: str) -> Run:
         """Of its finished ones."""
@@ -113,6 +114,10 @@ class Evidence:
         """A command for the reader, whose folders lie elsewhere."""
         line = shlex.join(self._elsewhere(word) for word in command)
         return line.replace(f"{Path.cwd()}/", "")
+
+    def commands(self, commands: Sequence[Command]) -> list[str]:
+        """Commands for the reader."""
+        return [self.told(command.told) for command in commands]
 
     def _elsewhere(self, word: str) -> str:
         """A path of the corpora begins with DATA."""

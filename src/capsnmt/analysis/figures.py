@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 Curve = tuple[Sequence[float], Sequence[float], Sequence[float] | None]  # x, y and the deviation of y
 
+_LEGEND_WIDTH, _LABEL_WIDTH = 28, 44  # characters of a line
 
-def curves(lines: Mapping[str, Curve], *, x: str, y: str, labels: Sequence[str] | None = None) -> bytes:
+
+def curves(lines: Sequence[tuple[str, Curve]], *, x: str, y: str, labels: Sequence[str] | None = None) -> bytes:
     """Lines over a common axis, with a band of one standard deviation; `labels` name the places 0, 1, … of x."""
-    figure, axis = _figure()
-    for name, (places, values, deviations) in lines.items():
-        (drawn,) = axis.plot(places, values, marker="o" if len(places) < 20 else None, markersize=4, label=name)
+    figure, axis = _figure(8.6, 3.6)
+    for name, (places, values, deviations) in lines:
+        label = textwrap.fill(name, _LEGEND_WIDTH)
+        (drawn,) = axis.plot(places, values, marker="o" if len(places) < 20 else None, markersize=4, label=label)
         if deviations is not None:
             low, high = zip(*((v - d, v + d) for v, d in zip(values, deviations, strict=True)), strict=True)
             axis.fill_between(places, low, high, alpha=0.15, color=drawn.get_color(), linewidth=0)
@@ -22,32 +26,38 @@ def curves(lines: Mapping[str, Curve], *, x: str, y: str, labels: Sequence[str] 
     axis.set_xlabel(x)
     axis.set_ylabel(y)
     axis.grid(alpha=0.3)
-    if len(lines) > 1:
-        axis.legend(fontsize=8, frameon=False)
+    figure.legend(loc="outside right upper", fontsize=8, frameon=False)  # lines leave no corner free for sure
     return _png(figure)
 
 
-def bars(values: Mapping[str, tuple[float, float | None]], *, y: str) -> bytes:
-    """One bar a row, with its deviation; the axis begins near the smallest, and says so by its numbers."""
-    figure, axis = _figure(width=1.5 + 0.9 * len(values))
-    heights = [value for value, _ in values.values()]
-    deviations = [deviation or 0.0 for _, deviation in values.values()]
-    axis.bar(range(len(values)), heights, yerr=deviations, capsize=3, color="#0072B2", alpha=0.85)
-    axis.set_xticks(range(len(values)), list(values), rotation=30, ha="right", fontsize=8)
-    lowest, highest = min(heights), max(heights)
-    axis.set_ylim(max(0.0, lowest - 0.5 * (highest - lowest) - 2.0), None)
-    axis.set_ylabel(y)
-    axis.grid(alpha=0.3, axis="y")
+def bars(values: Sequence[tuple[str, float, float | None]], *, x: str) -> bytes:
+    """One bar a row, from top to bottom, with its deviation if there is one: labels are long, and read across.
+
+    The axis begins near the smallest, and says so by its numbers.
+    """
+    labels = [textwrap.fill(label, _LABEL_WIDTH) for label, _, _ in values]
+    figure, axis = _figure(8.0, 0.9 + 0.17 * sum(1.0 + label.count("\n") + 0.6 for label in labels))
+    lengths = [value for _, value, _ in values]
+    axis.barh(range(len(values)), lengths, color="#0072B2", alpha=0.85)
+    spreads = [(value, place, deviation) for place, (_, value, deviation) in enumerate(values) if deviation is not None]
+    for value, place, deviation in spreads:
+        axis.errorbar(value, place, xerr=deviation, capsize=3, color="black", linewidth=1)
+    axis.set_yticks(range(len(values)), labels, fontsize=8)
+    axis.set_ylim(len(values) - 0.4, -0.6)  # the first on top
+    lowest, highest = min(lengths), max(lengths)
+    axis.set_xlim(max(0.0, lowest - 0.5 * (highest - lowest) - 2.0), None)
+    axis.set_xlabel(x)
+    axis.grid(alpha=0.3, axis="x")
     return _png(figure)
 
 
-def _figure(width: float = 6.4) -> tuple[Any, Any]:
+def _figure(width: float, height: float) -> tuple[Any, Any]:
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    return plt.subplots(figsize=(max(width, 4.0), 3.6), layout="constrained")
+    return plt.subplots(figsize=(width, height), layout="constrained")
 
 
 def _png(figure: Any) -> bytes:

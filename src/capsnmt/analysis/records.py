@@ -122,6 +122,12 @@ def curve(record: dict[str, Any], kind: str, name: str) -> list[tuple[int, float
     return [(step, value) for step, value in pairs if value is not None]
 
 
+def logged_values(record: dict[str, Any]) -> list[str]:
+    """What `curve` can find in a record, as in valid.perplexity."""
+    kinds = record.get("training", {}).items()
+    return [f"{kind}.{name}" for kind, values in kinds for name in values if name != "step"]
+
+
 def _by_kind(records: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[Any]]]:
     """Records of a kind become one list for each of their values: their names are written once."""
     kinds: dict[str, list[dict[str, Any]]] = {}

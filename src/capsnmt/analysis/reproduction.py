@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from capsnmt import __version__
 from capsnmt.analysis.evidence import Evidence, Figure, Route, Section, Table
-from capsnmt.analysis.results import collect
+from capsnmt.analysis.run_results import run_results
 from capsnmt.analysis.running import absent_files, check_runs, check_teachers, due_runs, run_suite
 from capsnmt.analysis.runs import Run, runs_of
 from capsnmt.analysis.sections import SECTIONS
@@ -46,8 +47,9 @@ def reproduce(
     for run in runs:
         run.check()  # nothing that was made with other settings is reported
     failed = run_suite(suite, data=data, jobs=jobs, only=only, say=say) if train else []
-    sections = sections_of(Evidence(suite, runs, data, route, measures=train))
-    folder = write_report(suite, runs, sections)
+    evidence = Evidence(suite, runs, data, route, measures=train)
+    sections = sections_of(evidence)
+    folder = write_report(evidence, sections)
     faults = [f"{len(failed)} runs failed: {', '.join(failed)}; their logs are in {suite.output}"] if failed else []
     faults += [f"{section.title!r} could not be made: {section.fault}" for section in sections if section.fault]
     if faults:
@@ -61,22 +63,26 @@ def sections_of(evidence: Evidence) -> list[Section]:
     return [*(_section(each, evidence) for each in wanted), _commands(evidence)]
 
 
-def write_report(suite: SuiteConfig, runs: Sequence[Run], sections: Sequence[Section]) -> Path:
+def write_report(evidence: Evidence, sections: Sequence[Section]) -> Path:
     """The report of what is finished; runs that are not are named."""
-    folder = suite.report_folder
+    suite, folder = evidence.suite, evidence.suite.report_folder
     shutil.rmtree(folder / "figures", ignore_errors=True)  # of a report that had other sections
     (folder / "figures").mkdir(parents=True)
     for number, section in enumerate(sections):
         for block in section.blocks:
             if isinstance(block, Figure):
                 (folder / "figures" / f"{number}-{block.name}.png").write_bytes(block.png)
-    missing = [run.name for run in runs if not run.is_done]
-    note = f"Not finished: {', '.join(missing)}." if missing else ""
-    (folder / "report.md").write_text(_markdown(suite.title, note, sections), encoding="utf-8")
-    (folder / "report.html").write_text(_html(suite.title, note, sections), encoding="utf-8")
-    rows = _flat_results(runs)
-    (folder / "results.json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    (folder / "results.csv").write_text(_csv(rows), encoding="utf-8")
+    command = evidence.told(["capsnmt", "reproduce", suite.file, *(["--data", evidence.data] if evidence.data else [])])
+    notes = [f"Made by `{command}`, capsnmt {__version__}."]  # no date: made again, it is the same
+    missing = [run.name for run in evidence.runs if not run.is_done]
+    notes += [f"Not finished: {', '.join(missing)}."] if missing else []
+    (folder / "report.md").write_text(_markdown(suite.title, notes, sections), encoding="utf-8")
+    (folder / "report.html").write_text(_html(suite.title, notes, sections), encoding="utf-8")
+    results = run_results(evidence)
+    made = {"title": suite.title, "command": command, "capsnmt": __version__, "not_finished": missing}
+    data = {**made, "runs": results, "tables": _tables(sections)}
+    (folder / "results.json").write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / "results.csv").write_text(_csv(results), encoding="utf-8")
     return folder
 
 
@@ -165,35 +171,20 @@ def _commands(evidence: Evidence) -> Section:
     lines: list[str | Table | Figure] = ["Each run is made by its commands, one after the other."]
     taught: set[Path] = set()
     for run in evidence.runs:
-        commands = {run.name: run.commands(evidence.data)}
         if run.distilled is not None and run.distilled not in taught:
             taught.add(run.distilled)
-            commands = {run.distilled.name: run.teaching(evidence.data), **commands}
-        for name, own in commands.items():
-            lines.append(f"{name}: " + ", ".join(f"`{evidence.told(command.told)}`" for command in own))
+            lines.append(_command_line(run.distilled.name, evidence.commands(run.teaching(evidence.data))))
+        lines.append(_command_line(run.name, evidence.commands(run.commands(evidence.data))))
     return Section("Commands", lines)
 
 
-def _flat_results(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """One flat record a run, for other programs."""
-    rows = []
-    for row in collect(runs).values():
-        for run in row.runs:
-            scores = {score["name"]: score["value"] for score in run["evaluation"]["scores"]}
-            counts = {
-                key: run.get(key)
-                for key in ("row", "seed", "steps", "parameters", "tokens_per_s", "minutes", "threads", "finished")
-            }
-            greedy = {
-                f"{s['name']}, beam 1": s["value"] for s in run.get("greedy", ()) if s["name"] in ("BLEU", "chrF2")
-            }
-            routing = {key: value for key, value in (run.get("routing") or {}).items() if key not in ("kind", "step")}
-            valid = {f"valid_{key}": value for key, value in run.get("valid", {}).items()}
-            rows.append({**counts, **valid, **scores, **greedy, **routing})
-    return rows
+def _command_line(name: str, commands: Sequence[str]) -> str:
+    return f"{name}: " + ", ".join(f"`{command}`" for command in commands)
 
 
-def _csv(rows: list[dict[str, Any]]) -> str:
+def _csv(runs: list[dict[str, Any]]) -> str:
+    """What is one value; signatures and commands are in the JSON."""
+    rows = [{key: value for key, value in run.items() if not isinstance(value, (dict, list))} for run in runs]
     text = io.StringIO()
     headings = list(dict.fromkeys(key for row in rows for key in row))
     writer = csv.DictWriter(text, headings, lineterminator="\n")
@@ -202,8 +193,18 @@ def _csv(rows: list[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-def _markdown(title: str, note: str, sections: Sequence[Section]) -> str:
-    parts = [f"# {title}", note] if note else [f"# {title}"]
+def _tables(sections: Sequence[Section]) -> list[dict[str, Any]]:
+    """The tables of the report, cells as they are shown: differences with interval and p among them."""
+    return [
+        {"title": section.title, "headings": block.headings, "rows": block.rows}
+        for section in sections
+        for block in section.blocks
+        if isinstance(block, Table)
+    ]
+
+
+def _markdown(title: str, notes: Sequence[str], sections: Sequence[Section]) -> str:
+    parts = [f"# {title}", *notes]
     for number, section in enumerate(sections):
         parts.append(f"## {section.title}")
         for block in section.blocks:
@@ -217,9 +218,9 @@ def _markdown(title: str, note: str, sections: Sequence[Section]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _html(title: str, note: str, sections: Sequence[Section]) -> str:
+def _html(title: str, notes: Sequence[str], sections: Sequence[Section]) -> str:
     """One file with everything in it."""
-    body = [f"<h1>{html.escape(title)}</h1>", f"<p>{html.escape(note)}</p>" if note else ""]
+    body = [f"<h1>{html.escape(title)}</h1>", *(f"<p>{_inline(note)}</p>" for note in notes)]
     for section in sections:
         body.append(f"<h2>{html.escape(section.title)}</h2>")
         for block in section.blocks:

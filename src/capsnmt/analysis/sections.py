@@ -6,18 +6,19 @@ import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from capsnmt.analysis import figures
+from capsnmt.analysis import figures, results
 from capsnmt.analysis.evidence import Evidence, Figure, Table
 from capsnmt.analysis.model_sections import routing, training
 from capsnmt.analysis.results import RowResult, Spread, compare
 from capsnmt.analysis.speed_sections import complexity, latency
-from capsnmt.analysis.suite import SectionConfig, expanded, sweep_names
+from capsnmt.analysis.suite import SectionConfig, expanded, last_part, sweep_names
 
 
 def table(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
     """Scores over seeds, what they cost, and the difference from one row with its significance."""
     found, published = evidence.rows(section), evidence.published(section)
     theirs = {name: row.paper_bleu for name, row in evidence.suite.rows.items() if row.paper_bleu is not None}
+    theirs |= section.paper_bleu
     headings = [
         "system",
         "seeds",
@@ -32,14 +33,14 @@ def table(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | 
         "train tokens/s",
         "minutes",
     ]
-    headings += [f"against {evidence.label(section.against)}"] if section.against else []
+    headings += [f"against {evidence.label(section.against, section)}"] if section.against else []
     has_theirs = bool(theirs.keys() & {*found, *published})
     headings += ["the paper's own BLEU (WMT14)"] if has_theirs else []
     rows = []
     for name in evidence.names(section):
         if name not in found and name not in published:
             continue
-        cells = [section.labels.get(name) or evidence.label(name)]
+        cells = [evidence.label(name, section)]
         cells += _scores_and_costs(found[name]) if name in found else _NOT_MEASURED
         if section.against:
             cells.append(_difference(name, section.against, evidence) if name in found else "–")
@@ -49,13 +50,13 @@ def table(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | 
     yield Table(headings, rows)
     yield _budget_line(found)
     if len(found) > 1:
-        spreads = {evidence.label(name): result.spread("BLEU") for name, result in found.items()}
-        values = {name: (spread.mean, spread.deviation) for name, spread in spreads.items()}
-        yield Figure("bleu", "Test BLEU, mean and standard deviation over seeds", figures.bars(values, y="BLEU"))
+        spreads = [(evidence.label(name, section), result.spread("BLEU")) for name, result in found.items()]
+        picture = figures.bars([(label, spread.mean, spread.deviation) for label, spread in spreads], x="BLEU")
+        yield Figure("bleu", "Test BLEU, mean and standard deviation over seeds", picture)
     yield signature_line(found)
     for name, result in found.items():
         if result.origin is not None:
-            yield f"{evidence.label(name)} was not trained here: {result.origin}."
+            yield f"{evidence.label(name, section)} was not trained here: {result.origin}."
     for row in published.values():
         yield f"{row.label} was not measured here, and is compared with nothing: its figure is {row.origin}."
 
@@ -94,8 +95,8 @@ def _budget_line(found: dict[str, RowResult]) -> str:
 def _difference(row: str, against: str, evidence: Evidence, longer_than: int = 0) -> str:
     if row == against:
         return ""
-    results = evidence.results
-    found = compare(results[row], results[against], longer_than=longer_than) if against in results else None
+    rows = evidence.results
+    found = compare(rows[row], rows[against], longer_than=longer_than) if against in rows else None
     return "–" if found is None else str(found)
 
 
@@ -116,7 +117,7 @@ def distillation(section: SectionConfig, evidence: Evidence) -> Iterator[str | T
     headings = ["student", "seeds", "beam", "without", "with", "gain", "teacher", "% of the teacher"]
     headings.append("% of the gap closed")
     students = [name for name in evidence.rows(section) if _teacher(name, evidence) is not None]
-    yield Table(headings, [cells for name in students for cells in _taught_cells(name, evidence)])
+    yield Table(headings, [cells for name in students for cells in _taught_cells(name, section, evidence)])
     yield (
         "Students stand beside themselves without a teacher, on the seeds that both have; – if there is no such row. "
         "The teacher is the model that taught, of one seed."
@@ -124,7 +125,7 @@ def distillation(section: SectionConfig, evidence: Evidence) -> Iterator[str | T
     yield signature_line(evidence.rows(section))
 
 
-def _taught_cells(name: str, evidence: Evidence) -> Iterator[list[str]]:
+def _taught_cells(name: str, section: SectionConfig, evidence: Evidence) -> Iterator[list[str]]:
     """Two rows of the table, by beam."""
     student, teacher, plain = evidence.results[name], _teacher(name, evidence), _undistilled(name, evidence)
     assert teacher is not None
@@ -140,7 +141,7 @@ def _taught_cells(name: str, evidence: Evidence) -> Iterator[list[str]]:
             gain = f"{own.mean - before.mean:+.2f}" if beam == "1" else _difference(name, plain.row, evidence)
             closed = _percent(own.mean - before.mean, best.mean - before.mean)
         scores = [str(before or "–"), str(own), gain, str(best)]
-        yield [evidence.label(name), str(own.count), beam, *scores, _percent(own.mean, best.mean), closed]
+        yield [evidence.label(name, section), str(own.count), beam, *scores, _percent(own.mean, best.mean), closed]
 
 
 def _by_beam(result: RowResult | None, beam: str) -> Spread | None:
@@ -176,12 +177,12 @@ def _undistilled(student: str, evidence: Evidence) -> RowResult | None:
 
 def sweep(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:
     """Swept rows: the first key of each along the axis, a line for each value of its second, or for the row itself."""
-    lines = [line for name in section.rows for line in _swept_lines(name, section, evidence)]
+    lines = _in_order([line for name in section.rows for line in _swept_lines(name, section, evidence)])
     x_key = next(iter(evidence.suite.rows[section.rows[0]].over))
     axis = _axis(lines)
     found = {row: result for row, result in evidence.results.items() if any(row in rows.values() for _, rows in lines)}
     for score in ("BLEU", "perplexity"):
-        curves: dict[str, figures.Curve] = {}
+        curves: list[tuple[str, figures.Curve]] = []
         cells = [[value] for value in axis]
         for label, rows in lines:
             spreads = [found[rows[value]].spread(score) if rows.get(value) in found else None for value in axis]
@@ -189,12 +190,12 @@ def sweep(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | 
                 cells[place].append("" if spread is None else str(spread))
             points = [(float(place), spread) for place, spread in enumerate(spreads) if spread is not None]
             if points:
-                curves[label] = _curve(points)
+                curves.append((label, _curve(points)))
         yield f"**{'Test BLEU' if score == 'BLEU' else 'Validation perplexity'}**"
-        yield Table([_last(x_key), *(label for label, _ in lines)], cells)
+        yield Table([last_part(x_key), *(label for label, _ in lines)], cells)
         if curves:
-            picture = figures.curves(curves, x=_last(x_key), y=score, labels=axis)
-            yield Figure(f"{section.rows[0]}-{score.lower()}", f"{score} by {_last(x_key)}", picture)
+            picture = figures.curves(curves, x=last_part(x_key), y=score, labels=axis)
+            yield Figure(f"{section.rows[0]}-{score.lower()}", f"{score} by {last_part(x_key)}", picture)
     yield signature_line(found)
 
 
@@ -205,6 +206,16 @@ def _axis(lines: list[tuple[str, dict[str, str]]]) -> list[str]:
         return sorted(values, key=float)
     except ValueError:
         return values
+
+
+def _in_order(lines: list[tuple[str, dict[str, str]]]) -> list[tuple[str, dict[str, str]]]:
+    """Lines that are values of one thing, such as `num_capsules = 6`, in the order of numbers; others as they are."""
+    names, _, values = zip(*(label.rpartition(" = ") for label, _ in lines), strict=True)
+    try:
+        places = {label: float(value) for (label, _), value in zip(lines, values, strict=True)}
+    except ValueError:
+        return lines
+    return sorted(lines, key=lambda line: places[line[0]]) if len(set(names)) == 1 else lines
 
 
 def _swept_lines(name: str, section: SectionConfig, evidence: Evidence) -> list[tuple[str, dict[str, str]]]:
@@ -219,7 +230,7 @@ def _swept_lines(name: str, section: SectionConfig, evidence: Evidence) -> list[
         return [(section.labels.get(name) or row.label or name, rows)]
     second, values = list(row.over.items())[1]
     return [
-        (f"{_last(second)} = {_plain(value)}", dict(zip(along, names[n :: len(values)], strict=True)))
+        (f"{last_part(second)} = {_plain(value)}", dict(zip(along, names[n :: len(values)], strict=True)))
         for n, value in enumerate(values)
     ]
 
@@ -227,10 +238,6 @@ def _swept_lines(name: str, section: SectionConfig, evidence: Evidence) -> list[
 def _curve(points: list[tuple[float, Spread]]) -> figures.Curve:
     places, spreads = zip(*points, strict=True)
     return list(places), [s.mean for s in spreads], [s.deviation or 0.0 for s in spreads]
-
-
-def _last(key: str) -> str:
-    return key.rpartition(".")[2]
 
 
 def _plain(value: Any) -> str:
@@ -241,32 +248,36 @@ def by_length(section: SectionConfig, evidence: Evidence) -> Iterator[str | Tabl
     """BLEU of test sentences by their length: the paper's groups, which hold each other, and bins beside them."""
     found = evidence.rows(section)
     for group, about in (("longer_than", "with more source words than"), ("in_bins", "by source words")):
-        lines: dict[str, figures.Curve] = {}
+        lines: list[tuple[str, figures.Curve]] = []
         rows = []
         counts = _groups(found, group)
-        labels = [label for label, _ in counts]
+        shown = [n for n, (_, count) in enumerate(counts) if _are_enough(count)]
         for name, result in found.items():
             groups = [run["evaluation"][group] for run in result.runs]
-            scores = [[one[n]["bleu"] for one in groups if one[n]["bleu"]] for n in range(len(labels))]
-            rows.append([evidence.label(name), *map(_length_cell, scores)])
+            scores = {n: [one[n]["bleu"] for one in groups if one[n]["bleu"]] for n in shown}
+            label = evidence.label(name, section)
+            rows.append([label, *(_length_cell(scores.get(n, [])) for n in range(len(counts)))])
             points = [
-                (float(n), Spread.of([bleu["value"] for bleu in bleus])) for n, bleus in enumerate(scores) if bleus
+                (float(place), Spread.of([bleu["value"] for bleu in scores[n]]))
+                for place, n in enumerate(shown)
+                if scores[n]
             ]
             if points:
-                lines[evidence.label(name)] = _curve(points)
+                lines.append((label, _curve(points)))
         yield f"**BLEU of sentences {about}**"
         yield Table(["system", *(f"{label} ({count:,})" for label, count in counts)], rows)
         if lines:
-            picture = figures.curves(lines, x="source words", y="BLEU", labels=labels)
+            picture = figures.curves(lines, x="source words", y="BLEU", labels=[counts[n][0] for n in shown])
             yield Figure(f"by-length-{group.replace('_', '-')}", f"BLEU of sentences {about}", picture)
+    yield from _few_line([*_groups(found, "longer_than"), *_groups(found, "in_bins")])
     if section.against:
         limits = [int(label.removeprefix("> ")) for label, count in _groups(found, "longer_than") if count]
         rows = [
-            [evidence.label(name), *(_difference(name, section.against, evidence, limit) for limit in limits)]
+            [evidence.label(name, section), *(_difference(name, section.against, evidence, limit) for limit in limits)]
             for name in found
             if name != section.against
         ]
-        yield f"**BLEU against {evidence.label(section.against)}, sentences with more source words than**"
+        yield f"**BLEU against {evidence.label(section.against, section)}, sentences with more source words than**"
         yield Table(["system", *map(str, limits)], rows)
     yield signature_line(found)
 
@@ -277,10 +288,20 @@ def _groups(found: dict[str, RowResult], kind: str) -> list[tuple[str, int]]:
     return [(str(group["label"]), group["count"]) for group in groups]
 
 
+def _are_enough(count: int) -> bool:
+    return count >= results.FEWEST_SENTENCES
+
+
+def _few_line(groups: list[tuple[str, int]]) -> Iterator[str]:
+    """What – means, if there is one."""
+    if not all(_are_enough(count) for _, count in groups):
+        yield f"– where there are fewer than {results.FEWEST_SENTENCES} sentences: their BLEU would say nothing."
+
+
 def _length_cell(bleus: list[dict[str, Any]]) -> str:
     """Over seeds as in every table; of one seed with its interval, which is wide where sentences are few."""
     if not bleus:
-        return ""
+        return "–"
     if len(bleus) > 1 or not bleus[0].get("confidence"):
         return str(Spread.of([bleu["value"] for bleu in bleus]))
     low, high = bleus[0]["confidence"]
@@ -293,30 +314,35 @@ def size_by_length(section: SectionConfig, evidence: Evidence) -> Iterator[str |
     swept = dict(zip(sweep_names(section.rows[0], evidence.suite.rows[section.rows[0]]), values, strict=True))
     found = {row: result for row, result in evidence.rows(section).items() if row in swept}
     best = evidence.results.get(section.against or "")
-    lines: dict[str, figures.Curve] = {}
+    lines: list[tuple[str, figures.Curve]] = []
     rows = []
     for n, (label, count) in enumerate(_groups(found, "in_bins")):
         own = {row: _bin_bleu(result, n) for row, result in found.items()}
         whole = None if best is None else _bin_bleu(best, n)
-        cells = ["" if bleu is None else f"{bleu:.2f}" + _share(bleu, whole) for bleu in own.values()]
-        rows.append([f"{label} ({count:,})", *cells, "" if whole is None else f"{whole:.2f}"])
+        cells = ["–" if bleu is None else f"{bleu:.2f}" + _share(bleu, whole) for bleu in own.values()]
+        beside = [] if best is None else ["–" if whole is None else f"{whole:.2f}"]
+        rows.append([f"{label} ({count:,})", *cells, *beside])
         points = [(place, bleu) for place, bleu in enumerate(own.values()) if bleu is not None]
         if points:
             places, bleus = zip(*points, strict=True)
-            lines[f"{label} words"] = places, [bleu * 100.0 / whole if whole else bleu for bleu in bleus], None
+            shares = [bleu * 100.0 / whole if whole else bleu for bleu in bleus]
+            lines.append((f"{label} words", (places, shares, None)))
     sizes = [_plain(swept[row]) for row in found]
-    against = "" if best is None or section.against is None else evidence.label(section.against)
-    yield Table(["source words", *(f"{_last(key)} = {size}" for size in sizes), against], rows)
+    against = "" if best is None or section.against is None else evidence.label(section.against, section)
+    headings = ["source words", *(f"{last_part(key)} = {size}" for size in sizes), *([] if best is None else [against])]
+    yield Table(headings, rows)
+    yield from _few_line(_groups(found, "in_bins"))
     y = f"% of {against}'s BLEU" if against else "BLEU"
-    caption = f"BLEU by {_last(key)}, a line for each length" + (f", in percent of {against}" if against else "")
-    yield Figure(f"{section.rows[0]}-by-length", caption, figures.curves(lines, x=_last(key), y=y, labels=sizes))
+    caption = f"BLEU by {last_part(key)}, a line for each length" + (f", in percent of {against}" if against else "")
+    yield Figure(f"{section.rows[0]}-by-length", caption, figures.curves(lines, x=last_part(key), y=y, labels=sizes))
     yield signature_line(found)
 
 
 def _bin_bleu(result: RowResult, n: int) -> float | None:
-    """Of the n-th bin, in the mean over seeds."""
-    bleus = [run["evaluation"]["in_bins"][n]["bleu"] for run in result.runs]
-    return statistics.fmean(bleu["value"] for bleu in bleus) if all(bleus) else None
+    """Of the n-th bin, in the mean over seeds; None where it has too few sentences."""
+    bins = [run["evaluation"]["in_bins"][n] for run in result.runs]
+    enough = all(one["bleu"] and _are_enough(one["count"]) for one in bins)
+    return statistics.fmean(one["bleu"]["value"] for one in bins) if enough else None
 
 
 def _share(part: float, whole: float | None) -> str:

@@ -38,7 +38,7 @@ def complexity(section: SectionConfig, evidence: Evidence) -> Iterator[str | Tab
     keys = ("step_longest_over_shortest_source", "target_exponent", "total_exponent")
     cells = [
         [
-            evidence.label(row),
+            evidence.label(row, section),
             f"{own['latency_ms']:.1f}",
             *(f"{own[key]:.2f}" for key in keys),
             f"{own['memory_growth_mb']:.1f}",
@@ -51,10 +51,9 @@ def complexity(section: SectionConfig, evidence: Evidence) -> Iterator[str | Tab
         f"exponents between {speed.LENGTHS[-2]} and {last} subwords; {found.machine}."
     )
     for row, counted in _without_subwords(systems).items():
-        yield (
-            f"{evidence.label(row)} has {counted}: {found.rows[row]['tokens_per_subword']:g} for each subword of "
-            f"{test_set.name}, so that its lengths are those of the same sentences."
-        )
+        each = f"{found.rows[row]['tokens_per_subword']:g} for each subword of {test_set.name}"
+        label = evidence.label(row, section)
+        yield f"{label} has {counted}: {each}, so that its lengths are those of the same sentences."
     yield from found.warnings
     yield f"`{evidence.told(found.command)}`, where ROW.yaml is the recipe of a row with its settings"
 
@@ -75,7 +74,7 @@ def latency(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table 
     headings = ["system", *(f"ms a sentence, beam {beam}" for beam in _BEAMS), *(f"faster, beam {b}" for b in _BEAMS)]
     rows = [
         [
-            evidence.label(row),
+            evidence.label(row, section),
             *(f"{value:.1f}" for value in own),
             *(f"{slow / value:.2f} ×" for slow, value in zip(first, own, strict=True)),
         ]
@@ -87,7 +86,7 @@ def latency(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table 
         f"in our runtime; random weights at the rows' sizes, a translation is as long as its source; {found.machine}."
     )
     for row, counted in _without_subwords(systems).items():
-        yield f"The sentences of {evidence.label(row)} are in {counted}, those of the others in subwords."
+        yield f"The sentences of {evidence.label(row, section)} are in {counted}, those of the others in subwords."
     yield from found.warnings
     yield f"`{evidence.told(found.command)}`, where ROW.yaml is the recipe of a row with its settings"
 

@@ -19,7 +19,8 @@ A run is a row with a seed; its model folder is `output/row-s1`, beside it its l
 test set and its record. Whatever exists is kept: a suite that was killed goes on where it stopped. A row with
 `hypotheses` is an outside system: its recipe says languages and test set, and nothing is trained. A row without a
 recipe is a published figure, which stands in tables and is compared with nothing. With `kept: docs/x` records and
-report are written there, to be committed: what has a record there is not trained again, on any machine.
+report are written there, to be committed: what has a record there is not trained again, on any machine. Every key is
+explained in docs/SUITES.md.
 """
 
 from __future__ import annotations
@@ -92,6 +93,7 @@ class SuiteConfig(StrictModel):
     output: str
     kept: str | None = None  # where records and report are written, to outlive the models; in `output` by default
     name: str = ""  # of the report; the file's own by default
+    file: str = ""  # `read_suite` notes where this was read from, for the report's command
     seeds: list[int] = Field(default=[1], min_length=1)
     processes: int = Field(default=1, ge=1)  # of one training or distillation, on this machine; results do not change
     set: Settings = Field(default_factory=dict)
@@ -112,7 +114,8 @@ class SuiteConfig(StrictModel):
 def read_suite(path: str | Path, processes: int | None = None) -> SuiteConfig:
     """Reads and checks a suite file; `processes` replaces its own number."""
     suite = parse(SuiteConfig, load_yaml(path), str(path))
-    suite = suite.model_copy(update={"name": suite.name or Path(path).stem, "processes": processes or suite.processes})
+    changes = {"name": suite.name or Path(path).stem, "file": str(path), "processes": processes or suite.processes}
+    suite = suite.model_copy(update=changes)
     names = [swept for name, row in suite.rows.items() for swept in sweep_names(name, row)]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise CapsNMTError(f"{path}: two rows are called {twice[0]}, one of them by its values in `over`; rename one")

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
+from capsnmt import __version__
+from capsnmt.analysis import figures
 from capsnmt.analysis.evidence import Evidence
 from capsnmt.analysis.records import counts_of_sentences, curve, read_record, settings_of, write_record
 from capsnmt.analysis.reproduction import absent_from, cost_of, plan_of, reproduce
 from capsnmt.analysis.results import Spread, collect, compare
+from capsnmt.analysis.routing_map import RoutingMap
 from capsnmt.analysis.running import run_suite
 from capsnmt.analysis.runs import runs_of
 from capsnmt.analysis.sections import SECTIONS
-from capsnmt.analysis.suite import RowConfig, SectionConfig, chosen_rows, read_suite
+from capsnmt.analysis.suite import RowConfig, SectionConfig, SuiteConfig, chosen_rows, read_suite
 from capsnmt.cli import main
 from capsnmt.config import FORMAT_VERSION, FolderConfig, VocabularyRecord, dump_yaml, load_recipe
 from capsnmt.errors import CapsNMTError
 from capsnmt.runtime.manifest import read_manifest
 
 RECIPE = "recipes/demo/capsnmt.yaml"
+SWEPT = {"recipe": RECIPE, "over": {"model.num_iterations": [1, 2]}}
 RELEASED = Path(__file__).parents[2] / "released" / "format-1"
 
 
@@ -124,6 +130,17 @@ def test_a_point_of_a_sweep_differs_in_nothing_else(tmp_path, points):
         suite_of(tmp_path, rows=rows, report=[section])
 
 
+def test_the_page_on_suites_has_every_key_and_an_example_that_can_be_planned(tmp_path):
+    page = (Path(__file__).parents[3] / "docs" / "SUITES.md").read_text(encoding="utf-8")
+    keys = {key for config in (SuiteConfig, RowConfig, SectionConfig) for key in config.model_fields}
+    unexplained = [key for key in (keys | SECTIONS.keys()) - {"kind"} if f"`{key}" not in page]
+    assert unexplained == []
+    example = tmp_path / "mine.yaml"
+    example.write_text(page.partition("```yaml\n")[2].partition("```")[0], encoding="utf-8")
+    plan = plan_of(read_suite(example))
+    assert {step["run"] for step in plan} >= {"teacher-s1", "student-s2", "size-16-s1"}
+
+
 def test_an_unknown_key_is_an_error_before_anything_runs(tmp_path):
     with pytest.raises(CapsNMTError, match="rowz"):
         suite_of(tmp_path, rowz={})
@@ -151,8 +168,13 @@ def write_records(runs, scores):
             "evaluation": {
                 "scores": values,
                 "in_bins": [
-                    {"label": "1-10", "count": 7, "bleu": {"value": scores[run.name]}},
-                    {"label": "11-20", "count": 0, "bleu": None},
+                    {"label": "1-10", "count": 70, "bleu": {"value": scores[run.name]}},
+                    {"label": "11-20", "count": 2, "bleu": {"value": 99.0}},
+                    {"label": "21-30", "count": 0, "bleu": None},
+                ],
+                "longer_than": [
+                    {"label": "> 0", "count": 72, "bleu": {"value": scores[run.name]}},
+                    {"label": "> 10", "count": 2, "bleu": {"value": 99.0}},
                 ],
             },
             "greedy": [{"name": "BLEU", "value": scores[run.name] - 1.0}],
@@ -176,13 +198,146 @@ def test_sizes_are_shown_by_length_in_percent_of_another_row(tmp_path):
     runs = runs_of(suite)
     write_records(runs, {**{run.name: 40.0 for run in runs}, "caps-2-s1": 10.0, "caps-2-s2": 12.0, "caps-4-s1": 20.0})
     section = SectionConfig(kind="size_by_length", title="", rows=["caps"], against="all")
-    table, figure, _ = SECTIONS["size_by_length"](section, Evidence(suite, runs, None, lambda *_: []))
+    table, note, figure, _ = SECTIONS["size_by_length"](section, Evidence(suite, runs, None, lambda *_: []))
     assert table.headings == ["source words", "num_capsules = 2", "num_capsules = 4", "all"]
     assert table.rows == [
-        ["1-10 (7)", "11.00 (27.5 %)", "30.00 (75.0 %)", "40.00"],
-        ["11-20 (0)", "", "", ""],
+        ["1-10 (70)", "11.00 (27.5 %)", "30.00 (75.0 %)", "40.00"],
+        ["11-20 (2)", "–", "–", "–"],
+        ["21-30 (0)", "–", "–", "–"],
     ]
+    assert note.startswith("– where there are fewer than 20 sentences")
     assert figure.png.startswith(b"\x89PNG")
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """What plots are made of: their lines or bars."""
+    found = []
+
+    def draw(values, **axes):
+        found.append((values, axes))
+        return b""
+
+    for name in ("curves", "bars"):
+        monkeypatch.setattr(f"capsnmt.analysis.figures.{name}", draw)
+    return found
+
+
+def blocks_of(suite, **section):
+    """A section of the report of all runs."""
+    evidence = Evidence(suite, runs_of(suite), None, lambda *_: [])
+    return list(SECTIONS[section["kind"]](SectionConfig(title="", **section), evidence))
+
+
+def test_few_sentences_of_a_length_are_neither_scored_nor_drawn(tmp_path, drawn):
+    suite = suite_of(tmp_path)
+    write_records(runs_of(suite), {"plain-s1": 20.0, "plain-s2": 22.0, "wide-s7": 30.0})
+    _, longer, _, _, bins, *_ = blocks_of(suite, kind="by_length")
+    assert longer.rows == [["plain", "21.00 ± 1.41", "–"], ["wide", "30.00", "–"]]
+    assert bins.rows[1] == ["wide", "30.00", "–", "–"]
+    assert [axes["labels"] for _, axes in drawn] == [["> 0"], ["1-10"]]
+    assert [places for _, (places, _, _) in drawn[0][0]] == [[0.0], [0.0]]
+
+
+def test_every_row_has_its_bar_with_the_sections_label_and_a_deviation_of_several_seeds(tmp_path, drawn):
+    rows = {"caps": {**SWEPT, "label": "Caps", "seeds": [1]}, "plain": {"recipe": RECIPE, "paper_bleu": 20.0}}
+    suite = suite_of(tmp_path, rows=rows)
+    write_records(runs_of(suite), {"caps-1-s1": 1.0, "caps-2-s1": 2.0, "plain-s1": 3.0, "plain-s2": 5.0})
+    labels, theirs = {"plain": "Called so here"}, {"caps-2": 25.7}
+    table, *_ = blocks_of(suite, kind="table", labels=labels, paper_bleu=theirs)
+    called = ["Caps, num_iterations = 1", "Caps, num_iterations = 2", "Called so here"]
+    assert [row[0] for row in table.rows] == called
+    assert [row[-1] for row in table.rows] == ["", "25.7 (theirs)", "20.0 (theirs)"]
+    ((bars, _),) = drawn
+    assert bars == [(called[0], 1.0, None), (called[1], 2.0, None), (called[2], 4.0, pytest.approx(1.414, abs=1e-3))]
+
+
+def test_plots_of_long_labels_and_of_one_seed_can_be_drawn():
+    long = "a label of many words " * 5
+    assert figures.bars([(long, 20.0, None), (long, 21.0, 0.5)], x="BLEU").startswith(b"\x89PNG")
+    line = ([0.0, 1.0], [20.0, 21.0], [0.0, 0.5])
+    assert figures.curves([(long, line), (long, line)], x="x", y="y", labels=["a", "b"]).startswith(b"\x89PNG")
+
+
+def test_the_lines_of_a_sweep_are_in_the_order_of_their_numbers(tmp_path, drawn):
+    rows = {
+        "grid": {"recipe": RECIPE, "over": {"model.num_iterations": [1, 2], "model.num_capsules": [[2], [10]]}},
+        "iterations": SWEPT,
+    }
+    suite = suite_of(tmp_path, rows=rows, seeds=[1])
+    write_records(runs_of(suite), {run.name: 20.0 for run in runs_of(suite)})
+    _, table, *_ = blocks_of(
+        suite, kind="sweep", rows=["grid", "iterations"], labels={"iterations": "num_capsules = 6"}
+    )
+    assert table.headings[1:] == ["num_capsules = 2", "num_capsules = 6", "num_capsules = 10"]
+    assert [label for label, _ in drawn[0][0]] == table.headings[1:]
+
+
+def test_a_value_that_nothing_logged_is_told_with_what_was(tmp_path, drawn):
+    suite = suite_of(tmp_path)
+    write_records(runs_of(suite), {"plain-s1": 20.0, "plain-s2": 22.0, "wide-s7": 30.0})
+    for run in runs_of(suite):
+        logged = {"valid": {"step": [5, 10], "perplexity": [9.0, 8.0]}}
+        write_record(run.record, {**read_record(run.record), "training": logged})
+    figure, told = blocks_of(suite, kind="training", values=["valid.perplexity", "valid.perplexitty"])
+    assert figure.caption == "valid.perplexity over updates, the first seed of each row"
+    assert told == "**None of the rows logged `valid.perplexitty`**; logged were valid.perplexity."
+
+
+@pytest.mark.parametrize(
+    ("models", "seed", "told"),
+    [
+        ([1, 2, 3], 2, "seed 2, which has the median entropy; other seeds: 1, 3"),
+        ([1], 1, "seed 1, as the model of the median, seed 2, is not here; other seeds: 2, 3"),
+    ],
+)
+def test_routing_is_shown_of_the_median_seed_and_says_which(tmp_path, models, seed, told):
+    suite = suite_of(tmp_path, rows={"caps": {"recipe": RECIPE}}, seeds=[1, 2, 3])
+    runs = runs_of(suite)
+    write_records(runs, {run.name: 20.0 for run in runs})
+    for run, entropy in zip(runs, (1.0, 0.3, 0.2), strict=True):
+        routing = {"entropy_1": entropy, "used": 2, "largest": 1}
+        write_record(run.record, {**read_record(run.record), "routing": routing})
+        if run.seed in models:
+            run.folder.mkdir(parents=True)
+            (run.folder / "weights.safetensors").touch()
+    asked = []
+
+    def route(folder, sentences):
+        asked.append(folder)
+        return [RoutingMap(("▁a", "▁b"), np.full((1, 2, 2), 0.5, dtype=np.float32))]
+
+    section = SectionConfig(kind="routing", title="", rows=["caps"], sentences=["a b"])
+    *_, figure = SECTIONS["routing"](section, Evidence(suite, runs, None, route))
+    assert figure.caption == f"Routing of caps, row caps, {told}"
+    assert asked == [runs[seed - 1].folder]
+    shutil.rmtree(runs[seed - 1].folder)
+    *_, kept = SECTIONS["routing"](section, Evidence(suite, runs, None, route))
+    assert kept == figure, "what was kept of a model is shown when it is gone"
+
+
+def test_results_say_what_is_behind_every_number(compared, tmp_path):
+    suite, _ = compared(good={"recipe": RECIPE, "seeds": [1]}, bad={"recipe": RECIPE, "seeds": [1]})
+    for run in runs_of(suite):
+        record = read_record(run.record)
+        record["evaluation"]["scores"][0] |= {"signature": "nrefs:1", "confidence": [39.0, 91.0]}
+        write_record(run.record, record)
+    suite = suite.model_copy(update={"report": [SectionConfig(kind="table", title="Systems", against="good")]})
+    folder = reproduce(suite, lambda *_: [], data=str(tmp_path / "data"), train=False)
+    found = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    made = f"capsnmt reproduce {tmp_path / 'suite.yaml'} --data DATA"
+    assert (found["command"], found["capsnmt"]) == (made, __version__)
+    for name in ("report.md", "report.html"):
+        assert f"capsnmt {__version__}." in (folder / name).read_text(encoding="utf-8")
+        assert made in (folder / name).read_text(encoding="utf-8")
+    good, bad = found["runs"]
+    assert (good["BLEU"], good["BLEU low"], good["BLEU high"], good["taught_by"]) == (90.0, 39.0, 91.0, None)
+    assert bad["signatures"]["BLEU"] == "nrefs:1"
+    assert [command.split()[1] for command in bad["commands"]] == ["train", "evaluate", "evaluate"]
+    (table,) = found["tables"]
+    assert (table["title"], table["headings"][-1]) == ("Systems", "against good")
+    assert "(p = " in table["rows"][1][-1]
+    assert (folder / "results.csv").read_text(encoding="utf-8").startswith("row,seed,taught_by,steps")
 
 
 @pytest.fixture
@@ -597,9 +752,6 @@ def test_a_teacher_rewrites_two_files(tmp_path):
     tsv = {"data.train": {"tsv": "train.tsv"}}
     with pytest.raises(CapsNMTError, match=r"no source and target file in data\.train for a teacher to rewrite"):
         run_suite(suite_of(tmp_path, rows=rows, set=tsv), say=lambda text: None)
-
-
-SWEPT = {"recipe": RECIPE, "over": {"model.num_iterations": [1, 2]}}
 
 
 @pytest.mark.parametrize(
