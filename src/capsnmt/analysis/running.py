@@ -87,8 +87,9 @@ def absent_files(due: Sequence[Run], data: str | None) -> str | None:
     absent = [str(file) for file in files if not file.exists()]
     if not absent:
         return None
+    more = len(absent[4:])
     return (
-        f"{len(absent)} files of the corpora do not exist: {', '.join(absent[:4])}{', …' if len(absent) > 4 else ''}; "
+        f"files of the corpora do not exist: {', '.join(absent[:4])}{f' and {more} more' if more else ''}; "
         "relative names start at the folder of --data, or at data.root of the recipes without it: check both"
     )
 
