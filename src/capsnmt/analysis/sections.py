@@ -332,7 +332,7 @@ def size_by_length(section: SectionConfig, evidence: Evidence) -> Iterator[str |
     headings = ["source words", *(f"{last_part(key)} = {size}" for size in sizes), *([] if best is None else [against])]
     yield Table(headings, rows)
     yield from _few_line(_groups(found, "in_bins"))
-    y = f"% of {against}'s BLEU" if against else "BLEU"
+    y = f"% of the BLEU of {against}" if against else "BLEU"
     caption = f"BLEU by {last_part(key)}, a line for each length" + (f", in percent of {against}" if against else "")
     yield Figure(f"{section.rows[0]}-by-length", caption, figures.curves(lines, x=last_part(key), y=y, labels=sizes))
     yield signature_line(found)
