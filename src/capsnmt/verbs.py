@@ -309,9 +309,13 @@ def distill(
     if (teacher is None) == (command is None):
         raise CapsNMTError("distill needs one teacher: a model folder, or --command that maps lines to lines")
     models = [] if teacher is None else [teacher] if isinstance(teacher, str | Path) else list(teacher)
-    options = options or TranslateOptions(beam=TEACHER_BEAM)
     if command is not None and (request.choose == "bleu" or request.filters.min_score is not None):
         raise CapsNMTError("a command gives one translation a line and no score: neither --choose bleu nor --min-score")
+    if command is not None and options is not None:
+        raise CapsNMTError(
+            "a command gets whole lines and searches as it does: leave out --beam, --n-best, --split and --no-split"
+        )
+    options = options or TranslateOptions(beam=TEACHER_BEAM)
     if request.choose == "bleu" and options.num_best == 1:
         raise CapsNMTError("--choose bleu chooses among candidates: give --n-best, such as 8")
     opened = open_teacher(models, command, options, subwords=subwords, engine=engine, device=device, workers=workers)

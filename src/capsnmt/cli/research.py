@@ -28,9 +28,12 @@ def distill(
     command: Annotated[
         str | None, typer.Option(help="Instead of a folder: a shell command that maps lines to lines.")
     ] = None,
-    reference: Annotated[Path | None, typer.Option("--reference", "-r", help="The original target side.")] = None,
+    reference: Annotated[
+        Path | None,
+        typer.Option("--reference", "-r", help="The original target side, for --choose bleu and --with-original."),
+    ] = None,
     languages: Annotated[str | None, typer.Option(help="Such as en-de; our own folders know theirs.")] = None,
-    beam: Annotated[int, typer.Option(min=1, help="The teacher's beam.")] = TEACHER_BEAM,
+    beam: Annotated[int | None, typer.Option(min=1, help="The teacher's beam.", show_default=str(TEACHER_BEAM))] = None,
     num_best: Annotated[int, typer.Option("--n-best", min=1, help="Candidates a line, to choose from.")] = 1,
     choose: Annotated[
         Literal["score", "bleu"], typer.Option(help="The teacher's first, or the nearest to the reference.")
@@ -40,7 +43,14 @@ def distill(
     repetition: Annotated[bool, typer.Option("--filter-repetition/--keep-repetition", help="Leave out loops.")] = True,
     copies: Annotated[bool, typer.Option("--filter-copies/--keep-copies", help="Leave out copied lines.")] = True,
     original: Annotated[bool, typer.Option("--with-original", help="Add the original pairs, too.")] = False,
-    split: Annotated[bool, typer.Option("--split/--no-split", help="Lines of several sentences one by one.")] = True,
+    split: Annotated[
+        bool | None,
+        typer.Option(
+            "--split/--no-split",
+            help="Lines of several sentences one by one; only our own models do, all other teachers get whole lines.",
+            show_default="split",
+        ),
+    ] = None,
     shard: Annotated[
         str | None,
         typer.Option(
@@ -76,12 +86,13 @@ def distill(
         filters=Filters(max_ratio=max_ratio, min_score=min_score, repetition=repetition, copy=copies),
         with_original=original,
     )
-    options = TranslateOptions(beam=max(beam, num_best), num_best=num_best, split=split)
+    asked = beam is not None or num_best > 1 or split is not None
+    options = TranslateOptions(beam=max(beam or TEACHER_BEAM, num_best), num_best=num_best, split=split is not False)
     manifest = verbs.distill(
         teacher or None,
         request,
         command=command,
-        options=options,
+        options=options if asked else None,
         subwords=subwords or [],
         engine=engine,
         device=device,
