@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -118,31 +119,36 @@ def routing(
     engine: Engine = "auto",
 ) -> None:
     """Show which capsule takes which word, iteration by iteration: in colours, as a page, a picture, or numbers."""
-    from capsnmt.analysis.routing_map import for_terminal, save_picture, to_html
+    from capsnmt.analysis.routing_map import for_terminal, picture_kind, save_picture, to_html
 
-    model = sentence[0] if _is_model(sentence[0]) else None
+    model = sentence[0] if _is_model(*sentence) else None
     sentences = sentence if model is None else sentence[1:]
     if not sentences:
         raise CapsNMTError(f'which sentence? capsnmt routing {model} "A sentence in quotes."')
+    kind = None if picture is None else picture_kind(picture)  # a wrong name is told before the model works
     maps = verbs.routing(model, sentences, engine=engine)
     if html is not None:
         with open_binary(html, "wb") as file:
             file.write(to_html(maps).encode("utf-8"))
-    if picture is not None:
-        save_picture(maps, picture)
+    if picture is not None and kind is not None:
+        with open_binary(picture, "wb") as file:
+            save_picture(maps, file, kind)
     if json_ is not None:
         with open_binary(json_, "wb") as file:
             text = json.dumps([found.to_dict() for found in maps], ensure_ascii=False)
             file.write(text.encode("utf-8") + b"\n")
-    if json_ is None or str(json_) != "-":
+    if "-" not in map(str, (html, picture, json_)):
         console = Console()
+        colours = console.color_system is not None and not console.no_color
         for found in maps:
-            console.print(for_terminal(found))
+            console.print(for_terminal(found, colours=colours), soft_wrap=not console.is_terminal)
 
 
-def _is_model(word: str) -> bool:
-    """A path that does not exist is a mistyped model, not a sentence."""
-    return word in zoo.shipped_models() or ("/" in word and " " not in word) or os.path.isdir(word)
+def _is_model(word: str, *sentences: str) -> bool:
+    """A path or a language pair of which there is no model is a mistyped one, not a sentence."""
+    if os.path.isdir(word) or re.fullmatch("[a-z]{2,3}-[a-z]{2,3}", word):
+        return True
+    return bool(sentences) and "/" in word and " " not in word  # alone it is and/or
 
 
 def reproduce(
