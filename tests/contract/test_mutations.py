@@ -1,4 +1,4 @@
-"""The contract tests catch the faults that convolutions and attention are prone to: each is planted and is found."""
+"""The contract tests catch the faults that convolutions and attentions are prone to: each is planted and found."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import test_contract
 import torch
 import torch.nn.functional as F
 
-from capsnmt.models.bytenet import ResidualBlock
-from capsnmt.models.convs2s import ConvolutionBlock
-from capsnmt.models.layers import LSTMDecoder
+from capsnmt.models.bytenet import ByteNet, ResidualBlock
+from capsnmt.models.convs2s import ConvolutionBlock, StepAttention
+from capsnmt.models.layers import AdditiveAttention, Attention, LSTMDecoder
+from capsnmt.models.rnmt import MultiHeadAdditiveAttention
 
 BLOCKS = {"bytenet": ResidualBlock, "convs2s": ConvolutionBlock}
 CHECKS = {
@@ -49,11 +50,20 @@ FAULTS = {
 }
 
 
-def attends_with(change):
-    """An `attend` that gets another mask than the model made."""
-    return lambda real: (
-        lambda decoder, layer, u, memory: real(decoder, layer, u, {**memory, "mask": change(memory["mask"])})
-    )
+# Where each attention gets the memory and its mask: the last argument.
+ATTENTIONS = {
+    ("capsnmt", "states"): (LSTMDecoder, "attend"),
+    ("rnnsearch",): (AdditiveAttention, "forward"),
+    ("gnmt",): (AdditiveAttention, "forward"),
+    ("rnmt",): (MultiHeadAdditiveAttention, "forward"),
+    ("hybrid",): (MultiHeadAdditiveAttention, "forward"),
+    ("convs2s",): (StepAttention, "forward"),
+}
+
+
+def attends_with(change, real):
+    """An attention that gets another mask than the model made."""
+    return lambda module, *given: real(module, *given[:-1], {**given[-1], "mask": change(given[-1]["mask"])})
 
 
 WRONG_MASKS = {
@@ -99,7 +109,33 @@ def test_a_planted_fault_is_caught(name, fault, sound_model, batch, monkeypatch)
 
 
 @pytest.mark.parametrize("fault", WRONG_MASKS)
-def test_a_planted_mask_of_the_lstm_decoder_is_caught(fault, sound_model, batch, monkeypatch):
-    model = sound_model("capsnmt", "states")
-    monkeypatch.setattr(LSTMDecoder, "attend", attends_with(WRONG_MASKS[fault])(LSTMDecoder.attend))
+@pytest.mark.parametrize("which", ATTENTIONS, ids="-".join)
+def test_a_planted_mask_of_an_attention_is_caught(which, fault, sound_model, batch, monkeypatch):
+    module, method = ATTENTIONS[which]
+    model = sound_model(*which)
+    monkeypatch.setattr(module, method, attends_with(WRONG_MASKS[fault], getattr(module, method)))
+    assert "padding" in caught_by(model, batch)
+
+
+def test_a_transformer_that_sees_what_it_is_to_write_is_caught(sound_model, batch, monkeypatch):
+    model, real = sound_model("transformer"), Attention.forward
+
+    def sees_all(attention, x, keys, values, mask):
+        causal = mask.dim() == 2  # that of the decoder's own positions; the source's is broadcast over heads
+        return real(attention, x, keys, values, torch.ones_like(mask) if causal else mask)
+
+    monkeypatch.setattr(Attention, "forward", sees_all)
+    assert caught_by(model, batch) == set(CHECKS)
+
+
+@pytest.mark.parametrize("kernel", [(), ("even",)], ids=["odd", "even"])
+def test_columns_of_bytenet_beyond_a_sentences_own_are_caught(kernel, sound_model, batch, monkeypatch):
+    """What lies beyond |t̂| of a sentence is its company's; a decoder that reads it depends on its batch."""
+    model, unfolded = sound_model("bytenet", *kernel), ByteNet.unfolded
+
+    def whole_batch(self, lengths):
+        found = unfolded(self, lengths)
+        return found if isinstance(found, int) else found.amax().expand_as(found)
+
+    monkeypatch.setattr(ByteNet, "unfolded", whole_batch)
     assert caught_by(model, batch) == {"padding"}

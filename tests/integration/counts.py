@@ -1,7 +1,8 @@
 """The number of parameters of every system, worked out by hand from its paper's equations.
 
-Written without a look at the models: a formula takes a system's config and the size V of its vocabulary, or (source,
-target) of them.
+A formula takes a system's config and the size V of its vocabulary, or (source, target) of them. Matrices and their
+shapes are the papers'; where a bias or a norm stands is often left open, and then it is ours: torch's two biases of an
+LSTM, Enc-Dec's one, layer norms of ByteNet's head and CapsNMT's capsules, RNMT+'s biased keys.
 
 Four of them are checked against published totals (test_recipes.py): the Transformer's (Vaswani et al., table 3),
 Sutskever et al.'s Enc-Dec, RNMT+'s, and GNMT's, which Shazeer et al. counted. For the others we know of no such

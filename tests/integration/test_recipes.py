@@ -335,7 +335,7 @@ def test_wmt14_recipes_of_convs2s(target):
     assert (recipe.text.subwords.type, recipe.text.subwords.vocabulary) == ("bpe", 40_000)
     assert (recipe.decoding.beam, recipe.training.clip_norm, recipe.training.label_smoothing) == (5, 0.1, 0.0)
     assert recipe.data.filters.max_words == {"de": None, "fr": 175}[target]
-    tokens = {"de": 2048, "fr": 8 * 1024}[target]  # 48 sentences; 32 on each of 8 GPUs
+    tokens = {"de": 48 * 32, "fr": 8 * 32 * 32}[target]  # 48 sentences; 32 on each of 8 GPUs; about 32 tokens each
     assert recipe.training.accumulate * recipe.training.batch_tokens == tokens
 
 

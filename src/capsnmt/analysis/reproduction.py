@@ -40,12 +40,13 @@ def reproduce(
     say: Callable[[str], None] = print,
 ) -> Path:
     """Trains and evaluates what is missing, or of it `only` some rows, and writes the report. Returns its folder."""
+    measures = train and not only  # with some rows alone, others are probably trained beside: no time for benchmarks
     only = chosen_rows(suite, only)
     runs = runs_of(suite)
     for run in runs:
         run.check()  # nothing that was made with other settings is trained beside, or reported
     failed = run_suite(suite, data=data, jobs=jobs, only=only, say=say) if train else []
-    sections = sections_of(Evidence(suite, runs, data, route, measures=train))
+    sections = sections_of(Evidence(suite, runs, data, route, measures=measures))
     folder = write_report(suite, runs, sections)
     faults = [f"{len(failed)} runs failed: {', '.join(failed)}; their logs are in {suite.output}"] if failed else []
     faults += [f"{section.title!r} could not be made: {section.fault}" for section in sections if section.fault]

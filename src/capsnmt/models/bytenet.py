@@ -144,7 +144,8 @@ class ByteNet(TranslationModel):
             state[f"past{number}"] = columns.new_zeros(columns.size(0), block.reach, self.config.width)
         return state
 
-    def _decode(self, tgt_in: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
+    def decode(self, tgt_in: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
+        """Each target position stands on its column; every block looks back into its past."""
         positions = state["position"][:, None] + torch.arange(tgt_in.size(1), device=tgt_in.device)
         x = self.dropout(self.target_embedding(tgt_in)) + columns_at(memory["columns"], positions)
         new_state = {"position": state["position"] + tgt_in.size(1)}
@@ -152,17 +153,6 @@ class ByteNet(TranslationModel):
             assert isinstance(block, ResidualBlock)
             x, new_state[f"past{number}"] = block.masked(x, state[f"past{number}"])
         return self.output(self.dropout(self.head(x))), new_state
-
-    def step(self, ids: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
-        """One token of each hypothesis, (batch,)."""
-        logits, state = self._decode(ids[:, None], memory, state)
-        return logits[:, 0], state
-
-    def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
-        """All target positions at once → (batch, tgt_len, vocabulary)."""
-        memory = self.encode(src, src_mask)
-        logits, _ = self._decode(tgt_in, memory, self.start(memory))
-        return logits
 
 
 def columns_at(columns: Tensor, positions: Tensor) -> Tensor:

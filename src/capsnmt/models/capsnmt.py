@@ -223,19 +223,9 @@ class CapsNMT(TranslationModel):
         """Zeros, or made from the capsules; of constant size."""
         return self.decoder.start(memory["context"]) if self.starter is None else self.starter(memory["context"])
 
-    def _decode(self, tgt_in: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
+    def decode(self, tgt_in: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
+        """Eq. 5 and 6: u_t for all positions, the decoder's layers, the softmax."""
         y = self.dropout(self.target_embedding(tgt_in))  # y_t of Eq. 5 is the *previous* word: (batch, tgt_len, dim)
         u = memory["context"][:, None] + y  # Eq. 5
         s, state = self.decoder(u, state, memory)
         return self.output(s), state  # Eq. 6 before the softmax
-
-    def step(self, ids: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
-        """One token of each hypothesis, (batch,)."""
-        logits, state = self._decode(ids[:, None], memory, state)
-        return logits[:, 0], state
-
-    def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
-        """All target positions at once → (batch, tgt_len, vocabulary)."""
-        memory = self.encode(src, src_mask)
-        logits, _ = self._decode(tgt_in, memory, self.start(memory))
-        return logits

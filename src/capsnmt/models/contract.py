@@ -30,12 +30,22 @@ class TranslationModel(nn.Module, ABC):
         """The decoder's state before the first token."""
 
     @abstractmethod
+    def decode(self, tgt_in: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
+        """Target positions (batch, tgt_len), each the word before the one asked for, from `state` on.
+
+        Returns logits (batch, tgt_len, vocabulary) and the state after the last of them.
+        """
+
     def step(self, ids: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
         """The previous token of each hypothesis (batch,) → logits (batch, vocabulary) and the new state."""
+        logits, state = self.decode(ids[:, None], memory, state)
+        return logits[:, 0], state
 
-    @abstractmethod
     def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
-        """Teacher forcing: all target positions at once → logits (batch, tgt_len, vocabulary)."""
+        """Teacher forcing: all target positions in one call → logits (batch, tgt_len, vocabulary)."""
+        memory = self.encode(src, src_mask)
+        logits, _ = self.decode(tgt_in, memory, self.start(memory))
+        return logits
 
     def routing(self, src: Tensor, src_mask: Tensor) -> Tensor | None:
         """Which word went to which capsule in each iteration, (batch, iterations, src_len, M); None: no routing."""

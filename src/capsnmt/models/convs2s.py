@@ -20,7 +20,7 @@ from capsnmt.config import StrictModel
 from capsnmt.models.contract import Memory, State, TranslationModel
 from capsnmt.models.layers import Tying, build_embeddings, neighbours
 
-HALF = math.sqrt(0.5)  # §3.4: the sum of two terms of equal variance keeps that variance
+SQRT_HALF = math.sqrt(0.5)  # §3.4: the sum of two terms of equal variance keeps that variance
 
 
 class ConvS2SConfig(StrictModel):
@@ -30,7 +30,7 @@ class ConvS2SConfig(StrictModel):
     embedding_width: int = Field(512, ge=1)  # f
     encoder_layers: tuple[tuple[int, int, int], ...] = ((10, 512, 3), (3, 768, 3), (2, 2048, 1))  # number, d, k
     decoder_layers: tuple[tuple[int, int, int], ...] = ((10, 512, 3), (3, 768, 3), (2, 2048, 1))
-    max_positions: int = Field(1024, ge=1)  # later tokens share the last position's embedding
+    max_positions: int = Field(1024, ge=1)  # Deviation: later tokens share the last position's embedding
     dropout: float = Field(0.2, ge=0.0, lt=1.0)
     tie_embeddings: Tying = "none"
 
@@ -70,8 +70,9 @@ class ConvolutionBlock(nn.Module):
 
     def outputs(self, x: Tensor, window: Tensor) -> Tensor:
         """x and k-1 more inputs than x has positions, (batch, len + k-1, inputs) → (batch, len, d)."""
+        # Deviation: layers of kernel 1, "just linear mappings" in the text, are gated too, as in the released code.
         gated = F.glu(self.convolution(neighbours(window, self.kernel)), dim=-1)
-        added: Tensor = (gated + self.residual(x)) * HALF
+        added: Tensor = (gated + self.residual(x)) * SQRT_HALF
         return added
 
     def unmasked(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -91,7 +92,8 @@ class StepAttention(nn.Module):
     def __init__(self, d: int, f: int) -> None:
         super().__init__()
         self.W_d = WeightNormLinear(d, f)
-        self.W_c = WeightNormLinear(f, d)  # c_i is f wide and is added to h_i, which is d wide
+        # Deviation: c_i, which is f wide, is "simply added" to h_i, which is d wide; a linear layer brings it there.
+        self.W_c = WeightNormLinear(f, d)
 
     def forward(self, h: Tensor, g: Tensor, memory: Memory) -> Tensor:
         """States h (batch, len, d) and target elements g (batch, len, f) → h with its conditional input added."""
@@ -101,7 +103,7 @@ class StepAttention(nn.Module):
         c = a @ memory["values"]  # Eq. 2
         m = mask.sum(dim=-1, keepdim=True).to(c.dtype)
         c = c * m.sqrt()  # m √(1/m): a mean of m vectors has 1/m of their variance
-        added: Tensor = (h + self.W_c(c)) * HALF
+        added: Tensor = (h + self.W_c(c)) * SQRT_HALF  # Deviation: whether this sum is scaled is not said
         return added
 
 
@@ -172,7 +174,8 @@ class ConvS2S(TranslationModel):
                 state[f"past{number}"] = z.new_zeros(z.size(0), block.kernel - 1, block.inputs)
         return state
 
-    def _decode(self, tgt_in: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
+    def decode(self, tgt_in: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
+        """Section 3.3: after every convolution a look at the source."""
         positions = state["position"][:, None] + torch.arange(tgt_in.size(1), device=tgt_in.device)
         g = self._positioned(self.target_embedding(tgt_in), self.target_positions, positions)
         new_state = {"position": state["position"] + tgt_in.size(1)}
@@ -185,14 +188,3 @@ class ConvS2S(TranslationModel):
                 new_state[name] = past
             h = attention(h, g, memory)
         return self.output(self.dropout(self.decoder_out(h))), new_state
-
-    def step(self, ids: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
-        """One token of each hypothesis, (batch,)."""
-        logits, state = self._decode(ids[:, None], memory, state)
-        return logits[:, 0], state
-
-    def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
-        """All target positions at once → (batch, tgt_len, vocabulary)."""
-        memory = self.encode(src, src_mask)
-        logits, _ = self._decode(tgt_in, memory, self.start(memory))
-        return logits

@@ -120,7 +120,8 @@ class DeepEncDec(TranslationModel):
         zeros = context.new_zeros(context.size(0), self.config.decoder_layers, self.config.width)
         return {"hidden": zeros, "cell": zeros}
 
-    def _decode(self, tgt_in: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
+    def decode(self, tgt_in: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
+        """x_t = [c_t, y_{t-1}] for the first layer, [Half(f), h] of the layer below for the others."""
         y = self.target_embedding(tgt_in)  # the previous word: (batch, tgt_len, embedding)
         c = memory["context"][:, None].expand(-1, y.size(1), -1)
         x = torch.cat([c, y], dim=-1)  # x_t = [c_t, y_{t-1}]
@@ -133,14 +134,3 @@ class DeepEncDec(TranslationModel):
             hidden.append(end[0][0])
             cell.append(end[1][0])
         return self.output(x), {"hidden": torch.stack(hidden, dim=1), "cell": torch.stack(cell, dim=1)}
-
-    def step(self, ids: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
-        """One token of each hypothesis, (batch,)."""
-        logits, state = self._decode(ids[:, None], memory, state)
-        return logits[:, 0], state
-
-    def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
-        """All target positions at once → (batch, tgt_len, vocabulary)."""
-        memory = self.encode(src, src_mask)
-        logits, _ = self._decode(tgt_in, memory, self.start(memory))
-        return logits

@@ -36,6 +36,7 @@ def encoder_lstm(width: int) -> nn.LSTM:
     With padding in front of the sentence and no other bias, every gate's input is 0 there, and so c = σ(0) tanh(0) = 0:
     the state is exactly the start state when the first word comes, whatever the length of the padding.
     """
+    # Deviation: Sutskever et al.'s LSTM, Graves', has peephole connections; torch's fused one has none.
     lstm = nn.LSTM(width + 1, width, bias=False, batch_first=True)
     with torch.no_grad():
         lstm.get_parameter("weight_ih_l0")[width : 2 * width, -1].fill_(1.0)  # open forget gates, as everywhere
@@ -78,7 +79,8 @@ class EncDec(TranslationModel):
         """The encoder's last states, layer by layer."""
         return dict(memory)
 
-    def _decode(self, tgt_in: Tensor, state: State) -> tuple[Tensor, State]:
+    def decode(self, tgt_in: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
+        """The stack that writes; of the source it knows its state alone: the memory has done its work in `start`."""
         x = self.dropout(self.target_embedding(tgt_in))  # the previous word: (batch, tgt_len, dim)
         hidden, cell = [], []
         for layer, lstm in enumerate(self.decoder):
@@ -88,13 +90,3 @@ class EncDec(TranslationModel):
             hidden.append(h[0])
             cell.append(c[0])
         return self.output(x), {"hidden": torch.stack(hidden, dim=1), "cell": torch.stack(cell, dim=1)}
-
-    def step(self, ids: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
-        """One token of each hypothesis, (batch,); the memory has done its work in `start`."""
-        logits, state = self._decode(ids[:, None], state)
-        return logits[:, 0], state
-
-    def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
-        """All target positions at once → (batch, tgt_len, vocabulary)."""
-        logits, _ = self._decode(tgt_in, self.start(self.encode(src, src_mask)))
-        return logits

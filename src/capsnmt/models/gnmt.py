@@ -5,7 +5,7 @@ What makes it this system: only the bottom encoder layer is bidirectional; resid
 layer; the bottom decoder layer's previous output asks for the context a_i, which *all* decoder layers then read. Only
 the bottom layer has to wait for it, so training runs the other seven over all positions at once. O(|S||T|).
 
-Its second stage, refinement by reinforcement learning (its section 5), is not here: the training is its ML stage.
+Deviation: its second stage, refinement by reinforcement learning (its section 5), is not here.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class GNMT(TranslationModel):
         self.bottom = nn.LSTMCell(2 * d, d)
         nn.init.ones_(self.bottom.bias_ih[d : 2 * d])  # open forget gates, as everywhere
         self.decoder = nn.ModuleList(unidirectional_lstm(2 * d, d) for _ in range(config.decoder_layers - 1))
-        self.dropout = nn.Dropout(config.dropout)  # of what a layer reads
+        self.dropout = nn.Dropout(config.dropout)  # of what a layer reads. Deviation: the paper gives a rate alone
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Memory:
         """The top layer's outputs x_t (batch, src_len, dim), their part of the attention network, the mask."""
@@ -77,6 +77,7 @@ class GNMT(TranslationModel):
         `coverage` is what the paper's coverage penalty Σ_j log(min(coverage_j, 1)) reads; padding counts as covered.
         """
         values = memory["values"]
+        # Deviation: the paper does not say how a decoder starts.
         zeros = values.new_zeros(values.size(0), self.config.decoder_layers, self.config.width)
         return {"hidden": zeros, "cell": zeros, "coverage": (~memory["mask"]).to(values.dtype)}
 
@@ -93,7 +94,8 @@ class GNMT(TranslationModel):
         end = {"hidden": h, "cell": c, "coverage": coverage}
         return torch.stack(outputs, dim=1), torch.stack(contexts, dim=1), end
 
-    def _decode(self, tgt_in: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
+    def decode(self, tgt_in: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
+        """Section 3: the bottom layer attends, its context goes to all layers above."""
         y = self.target_embedding(tgt_in)  # the previous word: (batch, tgt_len, dim)
         x, a, bottom = self._bottom(y, memory, state)
         hidden, cell = [bottom["hidden"]], [bottom["cell"]]
@@ -105,14 +107,3 @@ class GNMT(TranslationModel):
             cell.append(c[0])
         stacked = {"hidden": torch.stack(hidden, dim=1), "cell": torch.stack(cell, dim=1)}
         return self.output(x), stacked | {"coverage": bottom["coverage"]}
-
-    def step(self, ids: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
-        """One token of each hypothesis, (batch,)."""
-        logits, state = self._decode(ids[:, None], memory, state)
-        return logits[:, 0], state
-
-    def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
-        """All target positions → (batch, tgt_len, vocabulary)."""
-        memory = self.encode(src, src_mask)
-        logits, _ = self._decode(tgt_in, memory, self.start(memory))
-        return logits

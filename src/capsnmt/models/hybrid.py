@@ -115,7 +115,8 @@ class Hybrid(TranslationModel):
         zeros = context.new_zeros(context.size(0), len(self.decoder), self.config.width)
         return {"hidden": zeros, "cell": zeros}
 
-    def _decode(self, tgt_in: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
+    def decode(self, tgt_in: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
+        """The first layer reads the capsules' context, the others and the softmax that of attention, too."""
         y = self.dropout(self.target_embedding(tgt_in))  # the previous word: (batch, tgt_len, dim)
         x = memory["context"][:, None] + y  # Eq. 5
         inputs, hidden, cell = x, [], []
@@ -132,14 +133,3 @@ class Hybrid(TranslationModel):
             cell.append(c[0])
         new_state = {"hidden": torch.stack(hidden, dim=1), "cell": torch.stack(cell, dim=1)}
         return self.output(self.readout(inputs)), new_state
-
-    def step(self, ids: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
-        """One token of each hypothesis, (batch,)."""
-        logits, state = self._decode(ids[:, None], memory, state)
-        return logits[:, 0], state
-
-    def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
-        """All target positions at once → (batch, tgt_len, vocabulary)."""
-        memory = self.encode(src, src_mask)
-        logits, _ = self._decode(tgt_in, memory, self.start(memory))
-        return logits

@@ -90,18 +90,8 @@ class AttentionPooling(TranslationModel):
         """Zeros, of constant size."""
         return self.decoder.start(memory["context"])
 
-    def _decode(self, tgt_in: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
+    def decode(self, tgt_in: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
+        """As CapsNMT decodes, from weighted sums."""
         y = self.dropout(self.target_embedding(tgt_in))  # the previous word: (batch, tgt_len, dim)
         s, state = self.decoder(memory["context"][:, None] + y, state, memory)
         return self.output(s), state
-
-    def step(self, ids: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
-        """One token of each hypothesis, (batch,)."""
-        logits, state = self._decode(ids[:, None], memory, state)
-        return logits[:, 0], state
-
-    def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
-        """All target positions at once → (batch, tgt_len, vocabulary)."""
-        memory = self.encode(src, src_mask)
-        logits, _ = self._decode(tgt_in, memory, self.start(memory))
-        return logits

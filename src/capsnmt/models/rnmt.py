@@ -178,7 +178,8 @@ class RNMT(TranslationModel):
             contexts.append(context)
         return torch.stack(states, dim=1), torch.stack(contexts, dim=1), h, c
 
-    def _decode(self, tgt_in: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
+    def decode(self, tgt_in: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
+        """The first layer attends, its context goes to all layers above and to the softmax."""
         y = self.dropout(self.target_embedding(tgt_in))  # (batch, tgt_len, dim)
         x, contexts, h, c = self._attending_layer(y, memory, state)
         x = self.dropout(x)
@@ -194,14 +195,3 @@ class RNMT(TranslationModel):
         logits = self.output(self.readout(torch.cat([x, contexts], dim=-1)))
         new_state = {"hidden": torch.stack(hidden, dim=1), "cell": torch.stack(cell, dim=1), "context": contexts[:, -1]}
         return logits, new_state
-
-    def step(self, ids: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
-        """One token of each hypothesis, (batch,)."""
-        logits, state = self._decode(ids[:, None], memory, state)
-        return logits[:, 0], state
-
-    def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
-        """All target positions at once → (batch, tgt_len, vocabulary)."""
-        memory = self.encode(src, src_mask)
-        logits, _ = self._decode(tgt_in, memory, self.start(memory))
-        return logits

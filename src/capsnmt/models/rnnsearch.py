@@ -78,7 +78,8 @@ class RNNSearch(TranslationModel):
         candidate = torch.tanh(inputs[:, 2 * n :] + self.U(r * s))
         return (1.0 - z) * s + z * candidate
 
-    def _decode(self, tgt_in: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
+    def decode(self, tgt_in: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
+        """Appendix A.1.2 and A.2.2, one position after the other: each state asks for its context."""
         y = self.dropout(self.target_embedding(tgt_in))  # the previous word: (batch, tgt_len, m)
         s, states, contexts = state["hidden"], [], []
         # c_i needs s_{i-1}, which needs c_{i-1}: the one loop over time. All that does not is done outside of it.
@@ -90,14 +91,3 @@ class RNNSearch(TranslationModel):
         t = self.U_o(torch.stack(states, dim=1)) + self.V_o(y) + self.C_o(torch.stack(contexts, dim=1))
         t = t.view(*t.shape[:2], -1, 2).amax(dim=-1)  # maxout over pairs: (batch, tgt_len, l)
         return self.output(self.dropout(t)), {"hidden": s}
-
-    def step(self, ids: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
-        """One token of each hypothesis, (batch,)."""
-        logits, state = self._decode(ids[:, None], memory, state)
-        return logits[:, 0], state
-
-    def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
-        """All target positions, one after the other → (batch, tgt_len, vocabulary)."""
-        memory = self.encode(src, src_mask)
-        logits, _ = self._decode(tgt_in, memory, self.start(memory))
-        return logits

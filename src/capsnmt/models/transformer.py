@@ -139,7 +139,8 @@ class Transformer(TranslationModel):
         """Empty caches (batch, heads, 0, dim/heads)."""
         return {name: tensor[:, :, :0] for name, tensor in memory.items() if name != "mask"}
 
-    def _decode(self, tgt_in: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
+    def decode(self, tgt_in: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
+        """Section 3.1: self-attention over all earlier positions, attention over the source, feed-forward."""
         x = self._positioned(self.target_embedding(tgt_in), start=state["key0"].size(2))
         source_mask = memory["mask"][:, None, None]  # (batch, 1, 1, src_len)
         new_state = {}
@@ -148,14 +149,3 @@ class Transformer(TranslationModel):
             source, cache = tuple(memory[name] for name in names), tuple(state[name] for name in names)
             x, (new_state[names[0]], new_state[names[1]]) = decoder_layer(x, source, source_mask, cache)
         return self.output(self.decoder_norm(x)), new_state
-
-    def step(self, ids: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
-        """One token of each hypothesis, (batch,)."""
-        logits, state = self._decode(ids[:, None], memory, state)
-        return logits[:, 0], state
-
-    def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
-        """All target positions at once → (batch, tgt_len, vocabulary)."""
-        memory = self.encode(src, src_mask)
-        logits, _ = self._decode(tgt_in, memory, self.start(memory))
-        return logits

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import logging
 import os
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,9 +43,10 @@ def train_subwords(
 ) -> None:
     """Trains on normalised lines and writes the model file. Too small a corpus gets a smaller vocabulary."""
     model, wanted = io.BytesIO(), config.size_of(side)
+    texts = _word_counts(lines) if config.type == "word" else iter(lines)
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines), model_writer=model, **_training_options(config, wanted)
+            sentence_iterator=texts, model_writer=model, **_training_options(config, wanted)
         )
     except RuntimeError as error:
         raise CapsNMTError(_explain(str(error), config, wanted)) from None
@@ -53,6 +56,12 @@ def train_subwords(
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     temporary.write_bytes(model.getvalue())
     temporary.replace(path)
+
+
+def _word_counts(lines: Iterable[str]) -> Iterator[str]:
+    """Each word with its number, as SentencePiece reads it: the most frequent words are those of the whole text."""
+    counts = Counter(itertools.chain.from_iterable(map(str.split, lines)))
+    return (f"{word}\t{count}" for word, count in counts.items())
 
 
 def _training_options(config: SubwordsConfig, vocabulary: int) -> dict[str, Any]:
@@ -73,7 +82,8 @@ def _training_options(config: SubwordsConfig, vocabulary: int) -> dict[str, Any]
         # Normalising is ours: SentencePiece's own is not lossless.
         "normalization_rule_name": "identity",
         "remove_extra_whitespaces": False,
-        "input_sentence_size": _MAX_TRAINING_LINES,
+        "input_format": "tsv" if config.type == "word" else "text",
+        "input_sentence_size": 0 if config.type == "word" else _MAX_TRAINING_LINES,
         "shuffle_input_sentence": True,
         "minloglevel": _QUIET,
     }

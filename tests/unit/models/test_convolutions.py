@@ -51,6 +51,21 @@ def test_the_residual_block_is_figure_3():
     torch.testing.assert_close(block.masked(x, torch.zeros(2, 8, 6))[0], outputs[1])
 
 
+@torch.inference_mode()
+def test_bytenet_is_a_decoder_on_the_columns_of_an_encoder():
+    """Section 3, from blocks that the test above checks; 5 words unfold to 6 columns, the seventh position has none."""
+    model, src, tgt_in = bytenet(), torch.randint(4, 30, (1, 5)), torch.randint(4, 30, (1, 7))
+    columns = F.pad(model.source_embedding(src), (0, 0, 0, 1))
+    for block in model.encoder:
+        columns = block.unmasked(columns, torch.ones(1, 6, 1))
+    x = model.target_embedding(tgt_in) + F.pad(columns, (0, 0, 0, 1))
+    for block in model.decoder:
+        x, _ = block.masked(x, torch.zeros(1, block.reach, 8))
+    norm, linear, _ = model.head
+    expected = model.output(linear(norm(x)).clamp(min=0.0))
+    torch.testing.assert_close(model(src, src > 0, tgt_in), expected, atol=1e-5, rtol=0)
+
+
 def test_bytenets_decoder_sees_as_far_as_its_dilations_say():
     """1 + Σ (k-1) r = 1 + 2 · 2 · (1 + 2 + 4) = 29 tokens."""
     model = bytenet()
@@ -180,6 +195,25 @@ def test_attention_is_equations_1_and_2():
             torch.testing.assert_close(found[row, i], expected)
 
 
+@torch.inference_mode()
+def test_convs2s_is_its_section_3():
+    """From convolutions that a test above checks, with positions on both sides and a look at z + e in every layer."""
+    model, src, tgt_in = convs2s(), torch.randint(4, 30, (1, 5)), torch.randint(4, 30, (1, 4))
+    e = model.source_embedding(src) + model.source_positions.weight[:5]
+    x = model.encoder_in(e)
+    for block in model.encoder:
+        x = block.unmasked(x, torch.ones(1, 5, 1))
+    z = model.encoder_out(x)
+    g = model.target_embedding(tgt_in) + model.target_positions.weight[:4]
+    h = model.decoder_in(g)
+    for block, attention in zip(model.decoder, model.attention, strict=True):
+        h, _ = block.masked(h, torch.zeros(1, block.kernel - 1, block.inputs))
+        a = ((attention.W_d(h) + g) @ z.transpose(1, 2)).softmax(dim=-1)
+        h = (h + attention.W_c(a @ (z + e) * math.sqrt(5))) * math.sqrt(0.5)
+    expected = model.output(model.decoder_out(h))
+    torch.testing.assert_close(model(src, src > 0, tgt_in), expected, atol=1e-5, rtol=0)
+
+
 def test_the_encoders_gradient_is_divided_by_the_number_of_attentions():
     """§3.4; the source embeddings' own share of the values is left whole."""
     model = convs2s(dropout=0.0)
@@ -187,12 +221,12 @@ def test_the_encoders_gradient_is_divided_by_the_number_of_attentions():
     mask = torch.ones_like(src, dtype=torch.bool)
     memory = model.encode(src, mask)
     weights = [model.encoder_out.v, model.encoder[0].convolution.v]
-    logits, _ = model._decode(tgt_in, memory, model.start(memory))
+    logits, _ = model.decode(tgt_in, memory, model.start(memory))
     scaled = torch.autograd.grad(logits.square().sum(), weights, retain_graph=True)
     z = memory["z"].detach().requires_grad_()
     e = (memory["values"] - memory["z"]).detach()
     cut = {"z": z, "values": z + e, "mask": mask}
-    logits, _ = model._decode(tgt_in, cut, model.start(cut))
+    logits, _ = model.decode(tgt_in, cut, model.start(cut))
     (whole,) = torch.autograd.grad(logits.square().sum(), z)
     fresh = model.encode(src, mask)["z"]
     fresh._backward_hooks.clear()

@@ -107,6 +107,21 @@ def test_encdec_reads_the_source_only_through_its_start_state():
     assert torch.equal(found, expected)
 
 
+@torch.inference_mode()
+def test_encdec_starts_every_layer_of_the_decoder_where_that_of_the_encoder_ended():
+    model = build("encdec", width=5, num_layers=3)
+    src, mask = sentence(4)
+    tgt_in = torch.tensor([[2, 9, 5]])
+    memory = model.encode(src, mask)
+    hs, cs, logits = list(memory["hidden"][0]), list(memory["cell"][0]), []
+    for x in model.target_embedding(tgt_in)[0]:
+        for layer, lstm in enumerate(model.decoder):
+            hs[layer], cs[layer] = lstm_step(lstm, x, hs[layer], cs[layer])
+            x = hs[layer]
+        logits.append(model.output.weight @ x)
+    torch.testing.assert_close(model(src, mask, tgt_in)[0], torch.stack(logits), atol=1e-5, rtol=0)
+
+
 # ---------------------------------------------------------------- Deep-ED
 
 

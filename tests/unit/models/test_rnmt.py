@@ -74,6 +74,57 @@ def rnmt(**settings):
     return build_model({**values, **settings}, source_size=20, target_size=20).eval()
 
 
+def run_cell(lstm, x, h, c):
+    """One step of one row: the equations that `test_layer_norm_lstm_is_its_equations` checks."""
+    outputs, h, c = lstm(lstm.W(x)[None, None], h[None], c[None])
+    return outputs[0, 0], h[0], c[0]
+
+
+def run_cells(lstm, xs):
+    """All outputs for one row, from zeros."""
+    h = c = torch.zeros(lstm.U.in_features)
+    outputs = []
+    for x in xs:
+        s, h, c = run_cell(lstm, x, h, c)
+        outputs.append(s)
+    return outputs
+
+
+def look(attention, s, vectors):
+    """The context of one query: what `test_additive_attention_is_bahdanaus_in_each_head` checks."""
+    return attention(s[None, None], attention.remember(torch.stack(vectors)[None]))[0, 0]
+
+
+def beside(*sequences):
+    return [torch.cat(parts) for parts in zip(*sequences, strict=True)]
+
+
+@torch.inference_mode()
+def test_rnmt_is_its_section_3_and_figure_1():
+    model, src, tgt_in = rnmt(), torch.tensor([[5, 6, 7, 9]]), torch.tensor([[2, 8, 11]])
+    for lstm in [*model.decoder, *(each for layer in model.encoder for each in layer.children())]:
+        lstm.scale.add_(torch.randn(4, 8) * 0.3)
+        lstm.bias.add_(torch.randn(4, 8) * 0.3)
+    xs = list(model.source_embedding(src)[0])
+    for number, layer in enumerate(model.encoder, start=1):
+        hs = beside(run_cells(layer.forward_lstm, xs), run_cells(layer.backward_lstm, xs[::-1])[::-1])
+        xs = [x + h for x, h in zip(xs, hs, strict=True)] if number >= 3 else hs
+    vectors = [model.projection(x) for x in xs]
+
+    h = c = context = torch.zeros(8)
+    xs, contexts = [], []
+    for y in model.target_embedding(tgt_in)[0]:
+        s, h, c = run_cell(model.decoder[0], torch.cat([y, context]), h, c)  # the context of the step before
+        context = look(model.attention, s, vectors)
+        xs.append(s)
+        contexts.append(context)
+    for number, lstm in enumerate(model.decoder[1:], start=2):
+        hs = run_cells(lstm, beside(xs, contexts))
+        xs = [x + h for x, h in zip(xs, hs, strict=True)] if number >= 3 else hs
+    expected = torch.stack([model.output.weight @ x for x in beside(xs, contexts)])
+    torch.testing.assert_close(model(src, src > 0, tgt_in)[0], expected, atol=1e-5, rtol=0)
+
+
 def silence(*lstms):
     """Cells whose output is always zero."""
     for lstm in lstms:
@@ -100,13 +151,12 @@ def test_residual_connections_start_at_the_third_layer(layer, has_residual):
     assert (not torch.allclose(logits[0], logits[1])) == has_residual
 
 
-def test_the_context_goes_to_every_layer_and_the_softmax():
+def test_the_context_goes_to_the_softmax():
     """With every cell silent a change of the source still reaches the logits, through what the softmax reads."""
     model, mask = rnmt(), torch.ones(1, 3, dtype=torch.bool)
     silence(*model.decoder)
     logits = [model(torch.tensor([ids]), mask, torch.tensor([[2]])) for ids in ([5, 6, 7], [8, 9, 10])]
     assert not torch.allclose(*logits)
-    assert all(lstm.W.in_features == 2 * 8 for lstm in model.decoder)  # [x; context], the first layer too
 
 
 def test_heads_must_divide_the_width():
@@ -135,6 +185,25 @@ def test_the_hybrid_reads_both_contexts(attend, silent):
         memory = {**memory, silent: torch.zeros_like(memory[silent])}
         logits.append(model.step(torch.tensor([2]), memory, model.start(memory))[0])
     assert not torch.allclose(*logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("attend", ["states", "capsules"])
+@torch.inference_mode()
+def test_the_hybrid_is_eq_5_with_an_attention_context_for_the_layers_above(attend):
+    model, src, tgt_in = hybrid(attend=attend, decoder_layers=3), torch.tensor([[5, 6, 7, 9]]), torch.tensor([[2, 8]])
+    states = model.states(src, src > 0)
+    capsules = model.capsules(states, src > 0).capsules[0]
+    vectors = list(capsules) if attend == "capsules" else list(states[0])
+    xs = [model.W_c.weight @ torch.cat(list(capsules)) + y for y in model.target_embedding(tgt_in)[0]]
+    inputs = xs
+    for number, (lstm, residual) in enumerate(zip(model.decoder, model.residuals, strict=True)):
+        outputs, _ = lstm(torch.stack(inputs)[None])
+        xs = [residual(x, s) for x, s in zip(xs, outputs[0], strict=True)]
+        if number == 0:
+            contexts = [look(model.attention, x, vectors) for x in xs]
+        inputs = beside(xs, contexts)
+    expected = torch.stack([model.output.weight @ model.readout(x) for x in inputs])
+    torch.testing.assert_close(model(src, src > 0, tgt_in)[0], expected, atol=1e-5, rtol=0)
 
 
 def test_the_hybrid_attends_over_m_capsules_or_all_states():

@@ -97,6 +97,13 @@ def test_a_small_corpus_gets_a_smaller_vocabulary_and_a_warning(
     assert subwords.decode(subwords.encode(LINES[0])) == LINES[0]
 
 
+def test_a_vocabulary_of_words_has_the_most_frequent_ones(tmp_path: Path) -> None:
+    config = SubwordsConfig(type="word", vocabulary=32, protected_symbols=26)
+    words = train(tmp_path, config, ["rot blau rot", "grün rot gelb", "blau gelb blau rot"])
+    assert words.pieces([30, 31]) == ["▁rot", "▁blau"]
+    assert words.encode("rot gelb blau") == [30, UNK, 31]
+
+
 @pytest.mark.parametrize(("kind", "expected"), [("char", "the c⁇t"), ("word", "the ⁇ sat")])
 def test_unknown_parts_are_shown_in_place(tmp_path: Path, kind: str, expected: str) -> None:
     text = {"char": "the cÿt", "word": "the zebra sat"}[kind]
