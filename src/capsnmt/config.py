@@ -44,6 +44,9 @@ class LanguagesConfig(StrictModel):
     source: LanguageCode = Field(description="code of the source language, such as en")
     target: LanguageCode = Field(description="code of the target language, such as de")
 
+    def __str__(self) -> str:
+        return f"{self.source}-{self.target}"
+
 
 def parse_language_pair(text: str) -> LanguagesConfig:
     """`en-de` → source en, target de."""

@@ -15,11 +15,13 @@ from capsnmt import cluster
 from capsnmt.cluster import Block, BlockTranslator, Job
 from capsnmt.config import LanguagesConfig, ParallelText, RunConfig, load_recipe
 from capsnmt.decoding.formats import FORMATS
+from capsnmt.decoding.segments import Segment, innermost
 from capsnmt.decoding.streams import IDLE_S, batches_from_stream
 from capsnmt.decoding.translation import TranslateOptions, Translation
 from capsnmt.errors import CapsNMTError
 from capsnmt.extras import need, need_torch
 from capsnmt.folder import CONFIG, WEIGHTS, read_folder_config
+from capsnmt.text.spans import restore
 from capsnmt.translator import Translator
 from capsnmt.zoo import Models, model_folder, model_folders
 
@@ -237,15 +239,23 @@ def score(folder: Models, sources: Sequence[str], targets: Sequence[str], *, eng
 
 def routing(model: str | Path | None, sentences: Sequence[str], *, engine: str = "auto") -> list[RoutingMap]:
     """Which capsule took which subword of each sentence, in every iteration; without a model in the one that ships."""
+    translator = Translator(model_folder(model), engine=engine)
+    return [found for sentence in sentences for found in _routing_of(translator, sentence)]
+
+
+def _routing_of(translator: Translator, text: str) -> Iterator[RoutingMap]:
+    """A map for each part of a text that `translate` gives to the model at once; a protected span is one piece."""
     from capsnmt.analysis.routing_map import RoutingMap
 
-    translator = Translator(model_folder(model), engine=engine)
-    maps = []
-    for sentence in sentences:
-        ids = translator.pipeline.source_ids(sentence)
-        alpha = translator.engine.routing([ids])[0]  # type: ignore[attr-defined]  # both of our engines can
-        maps.append(RoutingMap(tuple(translator.pipeline.source.pieces(ids)), alpha))
-    return maps
+    parts = translator.line_batch().plan(0, text, "")
+    segments = innermost(part for part in parts if isinstance(part, Segment))
+    if not segments:
+        raise CapsNMTError(f"{text!r} has no word to translate, so nothing is routed; give a sentence")
+    for segment in segments:
+        for ids in segment.chunks:
+            alpha = translator.engine.routing([ids])[0]  # type: ignore[attr-defined]  # both of our engines can
+            pieces = translator.pipeline.source.pieces(ids)
+            yield RoutingMap(tuple(restore(piece, segment.masked.spans).text for piece in pieces), alpha)
 
 
 def reproduce(
@@ -309,9 +319,13 @@ def distill(
     if (teacher is None) == (command is None):
         raise CapsNMTError("distill needs one teacher: a model folder, or --command that maps lines to lines")
     models = [] if teacher is None else [teacher] if isinstance(teacher, str | Path) else list(teacher)
-    options = options or TranslateOptions(beam=TEACHER_BEAM)
     if command is not None and (request.choose == "bleu" or request.filters.min_score is not None):
         raise CapsNMTError("a command gives one translation a line and no score: neither --choose bleu nor --min-score")
+    if command is not None and options is not None:
+        raise CapsNMTError(
+            "a command gets whole lines and searches as it does: leave out --beam, --n-best, --split and --no-split"
+        )
+    options = options or TranslateOptions(beam=TEACHER_BEAM)
     if request.choose == "bleu" and options.num_best == 1:
         raise CapsNMTError("--choose bleu chooses among candidates: give --n-best, such as 8")
     opened = open_teacher(models, command, options, subwords=subwords, engine=engine, device=device, workers=workers)

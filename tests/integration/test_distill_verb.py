@@ -181,18 +181,18 @@ def test_a_ctranslate2_model_teaches(run_here, tmp_path):
     ours = run_here("translate", RELEASED / "transformer", "--beam", 1, "--no-split", stdin=source.read_bytes()).lines
     assert len(set(ours)) > 10
     assert Distilled(tmp_path / "out").targets == [line for line in ours if line]
-    assert Distilled(tmp_path / "out").verdicts[0] == ["not_translated", ""]
+    assert Distilled(tmp_path / "out").verdicts[0] == ["empty", ""]
 
 
 # A line of the source, what the command makes of it, and its verdict.
 ANSWERS = [
     ("eins zwei drei", "one two three", "kept"),
-    ("eins", "one two three four five", "length_ratio"),
+    ("eins", "one two three four five six", "length_ratio"),
     ("immer und immer und wieder", "again and again and again and again and again", "repetition"),
     ("das ist eine kopie", "das ist eine kopie", "copy"),
     ("New York City", "New York City", "kept"),
     ("stumm", "", "not_translated"),
-    ("", "", "not_translated"),
+    ("", "", "empty"),
     ("zwei", "two", "kept"),
 ]
 
@@ -216,7 +216,7 @@ def teach(run_here, tmp_path):
     ("options", "kept_too"),
     [
         ((), None),
-        (("--max-ratio", 5), "length_ratio"),
+        (("--max-ratio", 6), "length_ratio"),
         (("--keep-repetition",), "repetition"),
         (("--keep-copies",), "copy"),
     ],
@@ -278,6 +278,11 @@ def test_a_command_that_failed_at_once_may_be_mended(teach, tmp_path):
         (("--choose", "bleu"), "give --n-best"),
         (("--choose", "bleu", "--command", "cat"), "neither --choose bleu nor --min-score"),
         (("--min-score", "-1", "--command", "cat"), "neither --choose bleu nor --min-score"),
+        (("--beam", "8", "--command", "cat"), "leave out --beam, --n-best, --split and --no-split"),
+        (("--n-best", "5", "--command", "cat"), "leave out --beam, --n-best, --split and --no-split"),
+        (("--no-split", "--command", "cat"), "leave out --beam, --n-best, --split and --no-split"),
+        (("--subwords", "x.spm", "--command", "cat"), "leave --subwords out"),
+        (("--subwords", "x.spm"), "leave --subwords out"),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(options, told, command, run_here):

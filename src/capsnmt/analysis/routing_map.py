@@ -7,15 +7,18 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 from rich.console import Group
 from rich.text import Text
 
+from capsnmt.errors import CapsNMTError
+
 # Okabe and Ito's colours, told apart by colour-blind eyes too, then darker ones for more than eight capsules.
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#999999")
+PICTURES = ("png", "svg", "pdf")
 
 
 @dataclass(frozen=True)
@@ -56,16 +59,22 @@ def colour_of(capsule: int) -> str:
     return f"#{int(red * shade):02x}{int(green * shade):02x}{int(blue * shade):02x}"
 
 
-def for_terminal(routing: RoutingMap) -> Group:
-    """A line of coloured words for every iteration, and the legend."""
+def for_terminal(routing: RoutingMap, *, colours: bool = True) -> Group:
+    """A line of words for every iteration, coloured, or each with the number of its capsule; and the legend."""
     lines = []
     for t, (alpha, entropy) in enumerate(zip(routing.alpha, routing.entropy(), strict=True), start=1):
         line = Text(f"iteration {t}  entropy {entropy:.2f} ")
         for word, shares in zip(routing.words, alpha, strict=True):
             gap, body = word[: len(word) - len(word.lstrip())], word.lstrip()
             line.append(gap)
-            line.append(body, style=f"black on {_faded(int(shares.argmax()), float(shares.max()))}")
+            capsule = int(shares.argmax())
+            if colours:
+                line.append(body, style=f"black on {_faded(capsule, float(shares.max()))}")
+            else:
+                line.append(f"{body or '·'}[{capsule + 1}]")
         lines.append(line)
+    if not colours:
+        return Group(*lines, Text("in brackets: the capsule that takes the largest share of what stands before"))
     legend = Text("capsules     ")
     for capsule in range(routing.alpha.shape[-1]):
         legend.append(f" {capsule + 1} ", style=f"black on {colour_of(capsule)}")
@@ -99,7 +108,15 @@ def to_html(maps: Sequence[RoutingMap]) -> str:
     )
 
 
-def save_picture(maps: Sequence[RoutingMap], path: str | Path) -> None:
+def picture_kind(path: Path) -> str:
+    """By the end of a file's name; standard output gets a PNG."""
+    kind = path.suffix.removeprefix(".").lower()
+    if str(path) != "-" and kind not in PICTURES:
+        raise CapsNMTError(f"{path}: unknown kind of picture; let the name end in .{', .'.join(PICTURES)}")
+    return kind or "png"
+
+
+def save_picture(maps: Sequence[RoutingMap], file: str | Path | BinaryIO, kind: str = "png") -> None:
     """A PNG (or PDF, SVG): for each sentence the coefficients of every iteration, words across, capsules down."""
     import matplotlib
 
@@ -124,7 +141,7 @@ def save_picture(maps: Sequence[RoutingMap], path: str | Path) -> None:
         axis.tick_params(labelsize=8, length=0)
         for side in axis.spines.values():
             side.set_visible(False)
-    figure.savefig(path, dpi=120)
+    figure.savefig(file, format=kind, dpi=120)
     plt.close(figure)
 
 

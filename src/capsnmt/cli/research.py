@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -28,9 +29,12 @@ def distill(
     command: Annotated[
         str | None, typer.Option(help="Instead of a folder: a shell command that maps lines to lines.")
     ] = None,
-    reference: Annotated[Path | None, typer.Option("--reference", "-r", help="The original target side.")] = None,
+    reference: Annotated[
+        Path | None,
+        typer.Option("--reference", "-r", help="The original target side, for --choose bleu and --with-original."),
+    ] = None,
     languages: Annotated[str | None, typer.Option(help="Such as en-de; our own folders know theirs.")] = None,
-    beam: Annotated[int, typer.Option(min=1, help="The teacher's beam.")] = TEACHER_BEAM,
+    beam: Annotated[int | None, typer.Option(min=1, help="The teacher's beam.", show_default=str(TEACHER_BEAM))] = None,
     num_best: Annotated[int, typer.Option("--n-best", min=1, help="Candidates a line, to choose from.")] = 1,
     choose: Annotated[
         Literal["score", "bleu"], typer.Option(help="The teacher's first, or the nearest to the reference.")
@@ -40,7 +44,14 @@ def distill(
     repetition: Annotated[bool, typer.Option("--filter-repetition/--keep-repetition", help="Leave out loops.")] = True,
     copies: Annotated[bool, typer.Option("--filter-copies/--keep-copies", help="Leave out copied lines.")] = True,
     original: Annotated[bool, typer.Option("--with-original", help="Add the original pairs, too.")] = False,
-    split: Annotated[bool, typer.Option("--split/--no-split", help="Lines of several sentences one by one.")] = True,
+    split: Annotated[
+        bool | None,
+        typer.Option(
+            "--split/--no-split",
+            help="Lines of several sentences one by one; only our own models do, all other teachers get whole lines.",
+            show_default="split",
+        ),
+    ] = None,
     shard: Annotated[
         str | None,
         typer.Option(
@@ -76,12 +87,13 @@ def distill(
         filters=Filters(max_ratio=max_ratio, min_score=min_score, repetition=repetition, copy=copies),
         with_original=original,
     )
-    options = TranslateOptions(beam=max(beam, num_best), num_best=num_best, split=split)
+    asked = beam is not None or num_best > 1 or split is not None
+    options = TranslateOptions(beam=max(beam or TEACHER_BEAM, num_best), num_best=num_best, split=split is not False)
     manifest = verbs.distill(
         teacher or None,
         request,
         command=command,
-        options=options,
+        options=options if asked else None,
         subwords=subwords or [],
         engine=engine,
         device=device,
@@ -107,31 +119,36 @@ def routing(
     engine: Engine = "auto",
 ) -> None:
     """Show which capsule takes which word, iteration by iteration: in colours, as a page, a picture, or numbers."""
-    from capsnmt.analysis.routing_map import for_terminal, save_picture, to_html
+    from capsnmt.analysis.routing_map import for_terminal, picture_kind, save_picture, to_html
 
-    model = sentence[0] if _is_model(sentence[0]) else None
+    model = sentence[0] if _is_model(*sentence) else None
     sentences = sentence if model is None else sentence[1:]
     if not sentences:
         raise CapsNMTError(f'which sentence? capsnmt routing {model} "A sentence in quotes."')
+    kind = None if picture is None else picture_kind(picture)  # a wrong name is told before the model works
     maps = verbs.routing(model, sentences, engine=engine)
     if html is not None:
         with open_binary(html, "wb") as file:
             file.write(to_html(maps).encode("utf-8"))
-    if picture is not None:
-        save_picture(maps, picture)
+    if picture is not None and kind is not None:
+        with open_binary(picture, "wb") as file:
+            save_picture(maps, file, kind)
     if json_ is not None:
         with open_binary(json_, "wb") as file:
             text = json.dumps([found.to_dict() for found in maps], ensure_ascii=False)
             file.write(text.encode("utf-8") + b"\n")
-    if json_ is None or str(json_) != "-":
+    if "-" not in map(str, (html, picture, json_)):
         console = Console()
+        colours = console.color_system is not None and not console.no_color
         for found in maps:
-            console.print(for_terminal(found))
+            console.print(for_terminal(found, colours=colours), soft_wrap=not console.is_terminal)
 
 
-def _is_model(word: str) -> bool:
-    """A path that does not exist is a mistyped model, not a sentence."""
-    return word in zoo.shipped_models() or ("/" in word and " " not in word) or os.path.isdir(word)
+def _is_model(word: str, *sentences: str) -> bool:
+    """A path or a language pair of which there is no model is a mistyped one, not a sentence."""
+    if os.path.isdir(word) or re.fullmatch("[a-z]{2,3}-[a-z]{2,3}", word):
+        return True
+    return bool(sentences) and "/" in word and " " not in word  # alone it is and/or
 
 
 def reproduce(

@@ -58,21 +58,24 @@ class LineTranslator:
         first_line: int = 0,
     ) -> list[Translation]:
         """One translation per line, in order. `first_line`, the number of the first one, matters to sampling only."""
-        settings = self._resolve(options)
+        batch = self.line_batch(options, first_line=first_line)
         if prefixes is not None and len(prefixes) != len(lines):
             raise CapsNMTError(f"{len(lines)} lines with {len(prefixes)} prefixes; give one prefix per line")
-        batch = LineBatch(
+        parts = [batch.plan(number, line, prefixes[number] if prefixes else "") for number, line in enumerate(lines)]
+        batch.decode([part for line in parts for part in line if isinstance(part, Segment)])
+        return [batch.finish(line, found) for line, found in zip(lines, parts, strict=True)]
+
+    def line_batch(self, options: TranslateOptions = DEFAULTS, *, first_line: int = 0) -> LineBatch:
+        """The steps of translating lines, for those who take them one by one."""
+        return LineBatch(
             engine=self.engine,
             text=self.text,
             language=self.language,
             batch_tokens=self.batch_tokens,
             options=options,
-            settings=settings,
+            settings=self._resolve(options),
             first_line=first_line,
         )
-        parts = [batch.plan(number, line, prefixes[number] if prefixes else "") for number, line in enumerate(lines)]
-        batch.decode([part for line in parts for part in line if isinstance(part, Segment)])
-        return [batch.finish(line, found) for line, found in zip(lines, parts, strict=True)]
 
     def _translate_chunks(
         self, lines: Iterator[str], options: TranslateOptions, prefixes: Iterator[str] | None, chunk_lines: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from capsnmt.data.filters import count_words, word_ratio
 from capsnmt.decoding.loops import find_loop
 from capsnmt.distillation.teachers import Candidate
 
@@ -15,26 +16,32 @@ KEPT = "kept"
 class Filters:
     """Limits of a distilled pair; None switches one off."""
 
-    max_ratio: float | None = 4.0  # words of the longer side to words of the shorter, from five words on
+    max_ratio: float | None = 4.0  # words of the longer side to those of the shorter, as `prepare` counts them
     min_score: float | None = None  # as the teacher gives it
-    repetition: bool = True
+    repetition: bool = True  # a loop that the source does not have
     copy: bool = True  # the source word for word, which teaches nothing; names and numbers of up to three words may be
 
     def verdict(self, source: str, chosen: Candidate | None) -> str:
         """`kept`, or the reason why not."""
+        if not source.strip():
+            return "empty"
         if chosen is None or not chosen.text.strip():
             return "not_translated"
-        words, target_words = source.split(), chosen.text.split()
-        shorter, longer = sorted((len(words), len(target_words)))
-        if self.max_ratio is not None and longer >= 5 and longer > self.max_ratio * shorter:
+        if chosen.is_protected:
+            return "protected"
+        if self.max_ratio is not None and word_ratio((source, chosen.text)) > self.max_ratio:
             return "length_ratio"
-        if self.repetition and find_loop([hash(word) for word in target_words]) is not None:
+        if self.repetition and _loops(chosen.text) and not _loops(source):
             return "repetition"
-        if self.copy and len(words) > 3 and words == target_words:
+        if self.copy and count_words(source) > 3 and source.split() == chosen.text.split():
             return "copy"
         if self.min_score is not None and chosen.score is not None and chosen.score < self.min_score:
             return "score"
         return KEPT
+
+
+def _loops(text: str) -> bool:
+    return find_loop([hash(word) for word in text.split()]) is not None
 
 
 def best_by_score(candidates: Sequence[Candidate], reference: str | None) -> int | None:

@@ -8,18 +8,23 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
-
-from filelock import FileLock, Timeout
 
 from capsnmt.config import LanguagesConfig
 from capsnmt.data.corpus import read_lines
 from capsnmt.distillation import MANIFEST, VERDICTS
 from capsnmt.distillation.choosing import CHOICES, KEPT, Filters
-from capsnmt.distillation.journal import Shard, TranslationJournal, joined
+from capsnmt.distillation.journal import JOURNALS, Shard, TranslationJournal, joined, journals_in
+from capsnmt.distillation.output import (
+    alone_with,
+    check_nothing_is_overwritten,
+    corpus_files,
+    make_folder,
+    write_line,
+    written_whole,
+)
 from capsnmt.distillation.teachers import Teacher
 from capsnmt.errors import CapsNMTError
 from capsnmt.runtime.manifest import sha256_of_file
@@ -43,25 +48,53 @@ class DistillRequest:
     filters: Filters = field(default_factory=Filters)
     with_original: bool = False  # the original pairs follow the distilled ones
 
+    @property
+    def texts(self) -> list[Path]:
+        """The files that are read."""
+        return [path for path in (self.source, self.reference) if path is not None]
+
+    @property
+    def uses_reference(self) -> bool:
+        """Whether the corpus depends on the reference."""
+        return self.choose == "bleu" or self.with_original
+
 
 def distill(teacher: Teacher, request: DistillRequest, report: Report = lambda *_: None) -> dict[str, Any] | None:
     """Translates what is missing, then writes the corpus and its manifest, which is returned; None after one shard."""
-    languages = request.languages or teacher.languages
-    if languages is None:
-        raise CapsNMTError("this teacher does not know its languages; give --languages, such as en-de")
-    if request.reference is None and (request.choose == "bleu" or request.with_original):
+    languages = languages_of_corpus(teacher, request)
+    if request.reference is None and request.uses_reference:
         raise CapsNMTError("choosing by BLEU, and adding the original pairs, need the references: give --reference")
     shards = shards_in(request.output, request.shard)
+    written = [*corpus_files(request.output, languages), request.output / MANIFEST]
+    check_nothing_is_overwritten(request.output, written, request.texts)
     total = count_pairs(request)
-    request.output.mkdir(parents=True, exist_ok=True)
     about = {"teacher": teacher.about(), "source": {"lines": total, "sha256": sha256_of_file(request.source)}}
+    make_folder(request.output)
     for shard in shards:
         translate_shard(teacher, request, shard, about, total, report)
     if request.shard is not None:
         _LOG.info("shard %s is translated; when all are, the same command without --shard joins them", request.shard)
         return None
-    with _alone_with(request.output / MANIFEST):
+    with alone_with(request.output / MANIFEST):
         return write_corpus(request, languages, about)
+
+
+def languages_of_corpus(teacher: Teacher, request: DistillRequest) -> LanguagesConfig:
+    """The teacher's own, or for one that does not know them those that are asked for."""
+    asked, known = request.languages, teacher.languages
+    languages = known or asked
+    if languages is None:
+        raise CapsNMTError("this teacher does not know its languages; give --languages, such as en-de")
+    if asked not in (None, languages):
+        raise CapsNMTError(
+            f"--languages {asked}: the teacher translates {languages}; leave --languages out, or take another teacher"
+        )
+    if languages.source == languages.target:
+        raise CapsNMTError(
+            f"languages {languages}: both sides of the corpus would be one file, train.{languages.source}; give two "
+            "languages, such as en-de"
+        )
+    return languages
 
 
 def count_pairs(request: DistillRequest) -> int:
@@ -80,7 +113,7 @@ def count_pairs(request: DistillRequest) -> int:
 
 def shards_in(folder: Path, wanted: Shard | None = None) -> list[Shard]:
     """The one that is wanted; or all, if some processes have begun any; or one that holds everything."""
-    names = [path.stem.split("-") for path in sorted(folder.glob("translations-*-of-*.jsonl"))]
+    names = [path.stem.split("-") for path in journals_in(folder)]
     counts = sorted({int(name[3]) for name in names})
     if len(counts) > 1:
         raise CapsNMTError(
@@ -101,7 +134,7 @@ def translate_shard(
 ) -> None:
     """Goes on behind the last line that the shard's journal holds."""
     journal = TranslationJournal(shard.file(request.output))
-    with _alone_with(journal.path):
+    with alone_with(journal.path):
         _translate_rest(teacher, request, shard, journal, journal.open(about), total, report)
 
 
@@ -131,9 +164,9 @@ def _translate_rest(
 def write_corpus(request: DistillRequest, languages: LanguagesConfig, about: dict[str, Any]) -> dict[str, Any]:
     """Chooses, filters and mixes; the manifest comes last, so a folder that has one is complete."""
     shards = shards_in(request.output)
-    names = [f"train.{languages.source}", f"train.{languages.target}", VERDICTS]
+    files = corpus_files(request.output, languages)
     (request.output / MANIFEST).unlink(missing_ok=True)
-    with _written_whole([request.output / name for name in names]) as (sources, targets, verdicts):
+    with written_whole(files) as (sources, targets, verdicts):
         counts = _write_distilled(request, shards, sources, targets, verdicts)
         if counts.total() != about["source"]["lines"]:
             raise CapsNMTError(
@@ -141,8 +174,10 @@ def write_corpus(request: DistillRequest, languages: LanguagesConfig, about: dic
                 f"{about['source']['lines']}; run the same command again once nobody else writes there"
             )
         originals = _write_originals(request, sources, targets)
+    _check_some_are_kept(request, counts)
     manifest = {
         **about,
+        "reference": _about_reference(request),
         "languages": languages.model_dump(),
         "choose": request.choose,
         "filters": asdict(request.filters),
@@ -150,11 +185,29 @@ def write_corpus(request: DistillRequest, languages: LanguagesConfig, about: dic
         "verdicts": dict(sorted(counts.items())),
         "original_pairs": originals,
         "pairs": counts[KEPT] + originals,
-        "files": {name: sha256_of_file(request.output / name) for name in names},
+        "files": {file.name: sha256_of_file(file) for file in files},
     }
-    with _written_whole([request.output / MANIFEST]) as (file,):
-        _write_line(file, json.dumps(manifest, indent=1, ensure_ascii=False))
+    with written_whole([request.output / MANIFEST]) as (file,):
+        write_line(file, json.dumps(manifest, indent=1, ensure_ascii=False))
     return manifest
+
+
+def _about_reference(request: DistillRequest) -> dict[str, str] | None:
+    if request.reference is None or not request.uses_reference:
+        return None
+    return {"file": str(request.reference), "sha256": sha256_of_file(request.reference)}
+
+
+def _check_some_are_kept(request: DistillRequest, counts: Counter[str]) -> None:
+    """Where no line stays, something is wrong with all of them; the verdicts are there to be looked at."""
+    if counts[KEPT]:
+        return
+    told = ", ".join(f"{verdict} {count}" for verdict, count in counts.most_common())
+    raise CapsNMTError(
+        f"no line of {request.source} was kept ({told}), so there is no corpus. {request.output / VERDICTS} has the "
+        f"verdict of each line, {request.output / JOURNALS} what the teacher wrote: does it translate from the "
+        "language of this text? --max-ratio, --min-score, --keep-repetition and --keep-copies change what is left out"
+    )
 
 
 def _write_distilled(
@@ -165,16 +218,16 @@ def _write_distilled(
     references = itertools.repeat(None) if request.reference is None else read_lines(request.reference)
     lines = zip(read_lines(request.source), references, joined(journals), strict=False)
     counts = Counter[str]()
-    _write_line(verdicts, "line\tverdict\tcandidate")
+    write_line(verdicts, "line\tverdict\tcandidate")
     for number, (source, reference, candidates) in enumerate(lines, start=1):
         chosen = CHOICES[request.choose](candidates, reference)
         candidate = None if chosen is None else candidates[chosen]
         verdict = request.filters.verdict(source, candidate)
         counts[verdict] += 1
-        _write_line(verdicts, f"{number}\t{verdict}\t{'' if chosen is None else chosen + 1}")
+        write_line(verdicts, f"{number}\t{verdict}\t{'' if chosen is None else chosen + 1}")
         if verdict == KEPT and candidate is not None:
-            _write_line(sources, source)
-            _write_line(targets, one_line(candidate.text))
+            write_line(sources, source)
+            write_line(targets, _without_line_ends(candidate.text))
     return counts
 
 
@@ -184,38 +237,14 @@ def _write_originals(request: DistillRequest, sources: BinaryIO, targets: Binary
         return 0
     originals = 0
     for source, target in zip(read_lines(request.source), read_lines(request.reference), strict=True):
-        _write_line(sources, source)
-        _write_line(targets, target)
+        write_line(sources, source)
+        write_line(targets, target)
         originals += 1
     return originals
 
 
-def _write_line(file: BinaryIO, text: str) -> None:
-    file.write(text.encode("utf-8") + b"\n")
-
-
-@contextmanager
-def _written_whole(paths: Sequence[Path]) -> Iterator[list[BinaryIO]]:
-    """Files that get their names when all of them are written: a kill leaves the old ones."""
-    temporary = [path.with_name(f".{path.name}.writing") for path in paths]
-    with ExitStack() as opened:
-        yield [opened.enter_context(path.open("wb")) for path in temporary]
-    for written, path in zip(temporary, paths, strict=True):
-        written.replace(path)
-
-
-@contextmanager
-def _alone_with(path: Path) -> Iterator[None]:
-    lock = FileLock(path.with_suffix(".lock"), timeout=0)
-    try:
-        with lock:
-            yield
-    except Timeout:
-        raise CapsNMTError(f"another process is writing {path}; wait for it, or take another --shard") from None
-
-
-def one_line(text: str) -> str:
-    """A teacher's line break would misalign all that follows."""
+def _without_line_ends(text: str) -> str:
+    """A teacher's line break would misalign all that follows. Others that Unicode knows end no line of a corpus."""
     return " ".join(text.split("\n")).replace("\r", " ")
 
 

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from capsnmt.cluster import Job
-from capsnmt.config import FolderConfig
+from capsnmt.config import FolderConfig, changed_settings
 from capsnmt.decoding.translation import TranslateOptions
 from capsnmt.distillation import MANIFEST, TEACHER_BEAM
+from capsnmt.errors import CapsNMTError
 from capsnmt.folder import WEIGHTS, read_folder_config
 from capsnmt.runtime.choice import choose_engine
 from capsnmt.runtime.manifest import Manifest, read_manifest, sha256_of_file
 from capsnmt.zoo import model_folders
+
+NAMES = {"teacher.models", "teacher.ctranslate2"}  # for the reader only: the same teacher may lie elsewhere
 
 
 def about_models(job: Job) -> dict[str, Any]:
@@ -51,7 +54,10 @@ def _translating(folder: Path, job: Job) -> _Translating:
     if choose_engine(folder, engine, job.device) == "onnx":
         manifest = read_manifest(folder)
         return _Translating(manifest.made_from, manifest.precision, manifest.lexicon is not None, manifest)
-    return _Translating(sha256_of_file(folder / WEIGHTS), "fp32", False, read_folder_config(folder))
+    config = read_folder_config(folder)
+    if not (folder / WEIGHTS).is_file():
+        raise CapsNMTError(f"{folder / WEIGHTS} does not exist: is the training finished?")
+    return _Translating(sha256_of_file(folder / WEIGHTS), "fp32", False, config)
 
 
 def is_distilled_by(folder: Path, source: Path, output: Path) -> bool:
@@ -60,7 +66,8 @@ def is_distilled_by(folder: Path, source: Path, output: Path) -> bool:
         return False
     found = json.loads((output / MANIFEST).read_text(encoding="utf-8"))
     teacher = about_models(Job((str(folder),), TranslateOptions(beam=TEACHER_BEAM), engine="torch"))
-    if found["teacher"] != teacher or found["source"]["sha256"] != sha256_of_file(source):
+    changed = changed_settings({"teacher": found["teacher"]}, {"teacher": teacher}, free=NAMES)
+    if changed or found["source"]["sha256"] != sha256_of_file(source):
         return False
     files = {output / name: sha256 for name, sha256 in found["files"].items()}
     return all(path.is_file() and sha256_of_file(path) == sha256 for path, sha256 in files.items())

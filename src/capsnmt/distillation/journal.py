@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from capsnmt.config import changed_settings
+from capsnmt.distillation.identity import NAMES
 from capsnmt.distillation.teachers import Candidate
 from capsnmt.errors import CapsNMTError
+
+JOURNALS = "translations-*-of-*.jsonl"  # of all shards of a folder
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class TranslationJournal:
         if not self.path.exists() or not self._cut_torn_end() or next(self.records(), None) is None:
             self.append_raw([about], "wb")
             return 0
-        if changed := changed_settings(self.about(), about, free=set()):
+        if changed := changed_settings(self.about(), about, free=NAMES):
             raise CapsNMTError(
                 f"{self.path} was begun otherwise:\n" + "\n".join(changed) + "\n"
                 "choose another --output, or remove the folder to begin again"
@@ -81,7 +84,7 @@ class TranslationJournal:
 
     def append(self, block: Sequence[list[Candidate]]) -> None:
         """Adds a block; it is on the disk when this returns."""
-        self.append_raw([[list(candidate) for candidate in line] for line in block], "ab")
+        self.append_raw([[candidate.record() for candidate in line] for line in block], "ab")
 
     def append_raw(self, records: Sequence[Any], mode: str) -> None:
         """One line of JSON each."""
@@ -96,7 +99,7 @@ class TranslationJournal:
         with self.path.open("rb") as file:
             next(file)
             for line in file:
-                yield [Candidate(text, score) for text, score in json.loads(line)]
+                yield [Candidate(*values) for values in json.loads(line)]
 
     def _cut_torn_end(self) -> bool:
         """Removes what a killed write left behind the last line end. Returns whether anything whole is there."""
@@ -112,6 +115,11 @@ class TranslationJournal:
                     return True
                 end = start
             return False
+
+
+def journals_in(folder: Path) -> list[Path]:
+    """The files of all shards that were begun there."""
+    return sorted(folder.glob(JOURNALS)) if os.path.isdir(folder) else []  # Path.glob raises on impossible names
 
 
 def joined(journals: Sequence[TranslationJournal]) -> Iterator[list[Candidate]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,14 +14,18 @@ from typing import Any, NamedTuple, Protocol
 import sentencepiece
 
 from capsnmt.cluster import Job
-from capsnmt.config import LanguagesConfig
-from capsnmt.decoding.translation import TranslateOptions
+from capsnmt.config import DecodingConfig, LanguagesConfig
+from capsnmt.decoding.segment_search import max_length
+from capsnmt.decoding.translation import TranslateOptions, Translation
 from capsnmt.distillation import TEACHER_BEAM
 from capsnmt.distillation.identity import about_models
 from capsnmt.errors import CapsNMTError
 from capsnmt.runtime.manifest import sha256_of_file
 
 _CTRANSLATE2_MODEL = "model.bin"
+_SHORTEST_LIMIT = 256  # CTranslate2's own for lines of any length
+
+_LOG = logging.getLogger(__name__)
 
 
 class Candidate(NamedTuple):
@@ -27,6 +33,11 @@ class Candidate(NamedTuple):
 
     text: str
     score: float | None  # the higher the better; None if the teacher does not say
+    is_protected: bool = False  # the line itself: it has nothing but numbers, URLs and the like, so nobody was asked
+
+    def record(self) -> list[Any]:
+        """Of a journal; what is hardly ever so is written only where it is."""
+        return list(self) if self.is_protected else list(self[:2])
 
 
 class Teacher(Protocol):
@@ -62,15 +73,21 @@ class ModelTeacher:
         self.languages: LanguagesConfig | None = languages_of(folders[0])
 
     def translate_blocks(self, blocks: Iterable[Sequence[str]]) -> Iterator[list[list[Candidate]]]:
-        """Lines that the model failed on, or was not asked for, have no candidate."""
+        """Lines that are blank, or that the model failed on, have no candidate."""
         from capsnmt.verbs import translate_blocks
 
         for block in translate_blocks(self._job, blocks, workers=self._workers):
-            yield [[Candidate(text, score) for text, score in each.hypotheses] for each in block]
+            yield list(map(_candidates, block))
 
     def about(self) -> dict[str, Any]:
         """The folders, what is in them and what they were asked."""
         return about_models(self._job)
+
+
+def _candidates(found: Translation) -> list[Candidate]:
+    if found.status == "empty" and found.source.strip():
+        return [Candidate(found.text, None, is_protected=True)]
+    return [Candidate(text, score) for text, score in found.hypotheses]
 
 
 class CTranslate2Teacher:
@@ -89,23 +106,42 @@ class CTranslate2Teacher:
         self._source_end = _source_end(self._folder)
 
     def translate_blocks(self, blocks: Iterable[Sequence[str]]) -> Iterator[list[list[Candidate]]]:
-        """Empty lines are not asked."""
+        """Blank lines are not asked; one that the model cannot take, such as a too long one, has no candidate."""
         return map(self._translate, blocks)
 
     def _translate(self, lines: Sequence[str]) -> list[list[Candidate]]:
-        asked = [number for number, line in enumerate(lines) if line.strip()]
-        results = self._translator.translate_batch(
-            [[*self._source.encode(lines[number], out_type=str), *self._source_end] for number in asked],
-            beam_size=self._beam,
-            num_hypotheses=self._num_best,
-            return_scores=True,
-            max_input_length=0,
-        )
         found: list[list[Candidate]] = [[] for _ in lines]
-        for number, result in zip(asked, results, strict=True):
-            pairs = zip(result.hypotheses, result.scores, strict=True)
-            found[number] = [Candidate(self._target.decode(pieces), score) for pieces, score in pairs]
+        asked: dict[int, dict[int, list[str]]] = defaultdict(dict)  # limit → number of a line → its tokens
+        for number, line in enumerate(lines):
+            if line.strip():
+                tokens = [*self._source.encode(line, out_type=str), *self._source_end]
+                asked[_output_limit(len(tokens))][number] = tokens
+        for limit, batch in asked.items():
+            for number, candidates in zip(batch, self._ask(list(batch.values()), limit), strict=True):
+                found[number] = candidates
         return found
+
+    def _ask(self, batch: Sequence[Sequence[str]], limit: int) -> list[list[Candidate]]:
+        """Where one of a batch fails, each is asked alone."""
+        try:
+            results = self._translator.translate_batch(
+                batch,
+                beam_size=self._beam,
+                num_hypotheses=self._num_best,
+                return_scores=True,
+                max_input_length=0,
+                max_decoding_length=limit,
+            )
+        except RuntimeError as error:  # CTranslate2's own, such as of a line with more tokens than a model has places
+            if len(batch) > 1:
+                return [candidates for tokens in batch for candidates in self._ask([tokens], limit)]
+            _LOG.warning("a line of %d tokens is not translated: %s", len(batch[0]), error)
+            return [[]]
+        return [self._read(result) for result in results]
+
+    def _read(self, result: Any) -> list[Candidate]:
+        pairs = zip(result.hypotheses, result.scores, strict=True)
+        return [Candidate(self._target.decode(pieces), score) for pieces, score in pairs]
 
     def about(self) -> dict[str, Any]:
         """The folder, what is in it and what it was asked."""
@@ -135,7 +171,8 @@ class CommandTeacher:
         ended = subprocess.run(self._command, shell=True, input=text.encode(), stdout=subprocess.PIPE, check=False)
         if ended.returncode != 0:
             raise CapsNMTError(f"the teacher's command ended with {ended.returncode}: {self._command}")
-        found = ended.stdout.decode("utf-8", errors="replace").removesuffix("\n").split("\n")
+        *found, unended = ended.stdout.decode("utf-8", errors="replace").split("\n")
+        found += [unended] if unended else []
         if len(found) != len(lines):
             raise CapsNMTError(
                 f"the teacher's command answered {len(lines)} lines with {len(found)}; it must write one line for each "
@@ -160,6 +197,11 @@ def open_teacher(
 ) -> Teacher:
     """The teacher that a user names."""
     is_ours = command is None and not (len(models) == 1 and is_ctranslate2(models[0]))
+    if subwords and (is_ours or command is not None):
+        raise CapsNMTError(
+            f"--subwords {' '.join(subwords)}: these are the SentencePiece files of a CTranslate2 model, and this "
+            "teacher is none; leave --subwords out"
+        )
     if is_ours:
         return ModelTeacher(models, options, engine=engine, device=device, workers=workers)
     if (engine, device, workers) != ("auto", "auto", None):
@@ -172,6 +214,19 @@ def open_teacher(
     return CTranslate2Teacher(
         models[0], beam=options.beam or TEACHER_BEAM, num_best=options.num_best, subwords=subwords
     )
+
+
+def _output_limit(source_tokens: int) -> int:
+    """The most tokens of a translation by CTranslate2: at least what our own search allows by default.
+
+    In few steps, so that lines share calls, and by the line alone, so that its neighbours do not matter.
+    """
+    usual = DecodingConfig()
+    wanted = max_length(usual, source_tokens, usual.max_length_extra)
+    limit = _SHORTEST_LIMIT
+    while limit < wanted:
+        limit *= 2
+    return limit
 
 
 def is_ctranslate2(folder: str | Path) -> bool:

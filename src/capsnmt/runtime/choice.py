@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from capsnmt.errors import CapsNMTError
-from capsnmt.folder import WEIGHTS
+from capsnmt.folder import CONFIG, WEIGHTS
 from capsnmt.runtime.manifest import has_runtime, read_manifest, sha256_of_file
 
 log = logging.getLogger(__name__)
@@ -22,9 +22,10 @@ def choose_engine(folder: str | Path, engine: str = "auto", device: str = "auto"
         raise CapsNMTError(f"engine {engine!r} is unknown; choose {', '.join(ENGINES)}")
     if engine == "onnx" and device == "cuda":
         raise CapsNMTError("device cuda needs engine torch: the exported runtime runs on CPUs")
-    if engine != "auto":
-        return "onnx" if engine == "onnx" else "torch"
-    if device == "cuda" or not has_runtime(folder):
+    if engine == "onnx":
+        return "onnx"
+    if engine == "torch" or device == "cuda" or not has_runtime(folder):
+        _check_not_only_exported(Path(folder), engine, device)
         return "torch"
     if _is_stale(Path(folder)):
         use_torch = find_spec("torch") is not None
@@ -35,6 +36,15 @@ def choose_engine(folder: str | Path, engine: str = "auto", device: str = "auto"
         )
         return "torch" if use_torch else "onnx"
     return "onnx"
+
+
+def _check_not_only_exported(folder: Path, engine: str, device: str) -> None:
+    if has_runtime(folder) and not (folder / CONFIG).is_file():
+        asked = "engine torch" if engine == "torch" else f"device {device}"
+        raise CapsNMTError(
+            f"{folder} has only its exported runtime, which runs on CPUs without torch; leave out {asked}, or give a "
+            f"folder with {CONFIG} and {WEIGHTS}"
+        )
 
 
 def _is_stale(folder: Path) -> bool:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from capsnmt.analysis.routing_map import COLOURS, RoutingMap, colour_of, for_terminal, save_picture, to_html
+from capsnmt.analysis.routing_map import (
+    COLOURS,
+    RoutingMap,
+    colour_of,
+    for_terminal,
+    picture_kind,
+    save_picture,
+    to_html,
+)
+from capsnmt.errors import CapsNMTError
 
 
 def made_map(pieces=("▁a", "b", "▁c"), M=4):
@@ -40,6 +50,15 @@ def test_the_terminal_shows_every_word_in_every_iteration():
     assert f"48;2;{red};{green};{blue}" in text  # "b" belongs to the second capsule alone
 
 
+def test_without_colours_every_word_has_the_number_of_its_capsule():
+    console = Console(width=200, color_system=None)
+    with console.capture() as captured:
+        console.print(for_terminal(made_map(pieces=("▁a", "b", "▁", "c")), colours=False))
+    _, sharp, legend = captured.get().splitlines()
+    assert sharp.strip().endswith("a[1]b[2] ·[3]c[4]")
+    assert "capsule" in legend
+
+
 def test_html_is_escaped_and_self_contained():
     page = to_html([made_map(pieces=("▁<script>alert(1)</script>", '"&', "▁c"))])
     assert "<script>" not in page
@@ -59,3 +78,10 @@ def test_data_can_be_read_back():
 def test_a_picture_is_written(tmp_path):
     save_picture([made_map(), made_map(pieces=("▁x",), M=10)], tmp_path / "map.png")
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_kind_of_a_picture_is_told_by_its_name():
+    assert [picture_kind(Path(name)) for name in ("x.png", "x.SVG", "x.pdf", "-")] == ["png", "svg", "pdf", "png"]
+    for name in ("x.foo", "x"):
+        with pytest.raises(CapsNMTError, match=rf"{name}: unknown kind of picture; .* \.png, \.svg, \.pdf"):
+            picture_kind(Path(name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import ctranslate2
 import pytest
@@ -96,6 +97,41 @@ def test_the_best_come_first(converted):
     assert [len(candidates) for candidates in block] == [3, 0, 3]
     scores = [candidate.score for candidate in block[0]]
     assert scores == sorted(scores, reverse=True)
+
+
+def test_a_long_line_may_have_a_long_translation(converted, monkeypatch):
+    """CTranslate2's own limit is 256 tokens for every line."""
+    teacher = CTranslate2Teacher(converted(MARIAN), beam=1, num_best=1)
+    limits = {}
+
+    def translate_batch(batch, *, max_decoding_length, **_):
+        limits.update({len(tokens): max_decoding_length for tokens in batch})
+        return [SimpleNamespace(hypotheses=[["x"]], scores=[-1.0]) for _ in batch]
+
+    monkeypatch.setattr(teacher, "_translator", SimpleNamespace(translate_batch=translate_batch))
+    (block,) = teacher.translate_blocks([["eins " * words for words in (1, 300, 100, 2)]])
+    assert [len(candidates) for candidates in block] == [1, 1, 1, 1]
+    assert limits[min(limits)] == 256
+    assert all(2 * tokens + 20 <= limit < 2 * max(256, 2 * tokens + 20) for tokens, limit in limits.items())
+
+
+def test_a_line_that_is_too_long_for_the_model_costs_no_other(converted, caplog):
+    teacher = CTranslate2Teacher(converted(MARIAN), beam=1, num_best=1)  # which has 64 places
+    (block,) = teacher.translate_blocks([["eins zwei", "eins " * 30, "drei"]])
+    assert [len(candidates) for candidates in block] == [1, 0, 1]
+    assert "is not translated: No position encodings" in caplog.text
+
+
+def test_a_model_that_was_moved_is_the_same(converted, tmp_path):
+    source = tmp_path / "source.de"
+    source.write_text("".join(line + "\n" for line in LINES))
+    languages = LanguagesConfig(source="de", target="en")
+    request = DistillRequest(source=source, output=tmp_path / "out", languages=languages)
+    folder = converted(MARIAN)
+    first = distill(open_teacher([folder], None, TranslateOptions(beam=1)), request)
+    moved = folder.rename(tmp_path / "moved")
+    second = distill(open_teacher([moved], None, TranslateOptions(beam=1)), request)
+    assert second["files"] == first["files"]
 
 
 def test_a_replaced_model_does_not_go_on_with_the_old_ones_corpus(converted, tmp_path):

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capsnmt import verbs
-from capsnmt.config import LanguagesConfig
+from capsnmt.config import LanguagesConfig, parse_language_pair
 from capsnmt.decoding.translation import TranslateOptions
 from capsnmt.distillation.choosing import CHOICES, KEPT, Filters, best_by_bleu, best_by_score
 from capsnmt.distillation.distill import DistillRequest, distill, shards_in, write_corpus
+from capsnmt.distillation.identity import is_distilled_by
 from capsnmt.distillation.journal import Shard, TranslationJournal
 from capsnmt.distillation.teachers import Candidate, CommandTeacher, ModelTeacher, open_teacher
 from capsnmt.errors import CapsNMTError
-from capsnmt.runtime.manifest import read_manifest, write_manifest
+from capsnmt.runtime.manifest import read_manifest, sha256_of_file, write_manifest
 from capsnmt.runtime.verify import Margins
 
 RELEASED = Path(__file__).parents[2] / "released" / "format-1"
@@ -39,10 +43,10 @@ class Reverser:
         return map(self.translate, blocks)
 
     def translate(self, lines):
+        self.asked += lines
         if self.blocks == 0:
             raise KeyboardInterrupt
         self.blocks -= 1
-        self.asked += lines
         return [[Candidate(line[::-1], -1.0)] if line else [] for line in lines]
 
     def about(self):
@@ -77,9 +81,9 @@ def test_lines_come_out_in_order_with_a_manifest(tmp_path):
     sources, targets = written(tmp_path)
     assert len(sources) == manifest["pairs"] == 22
     assert targets == [source[::-1] for source in sources]
-    assert manifest["verdicts"] == {"kept": 22, "not_translated": 1}
+    assert manifest["verdicts"] == {"empty": 1, "kept": 22}
     assert json.loads((tmp_path / "out" / "manifest.json").read_text()) == manifest
-    assert verdicts(tmp_path) == [[str(line), "kept", "1"] for line in range(1, 23)] + [["23", "not_translated", ""]]
+    assert verdicts(tmp_path) == [[str(line), "kept", "1"] for line in range(1, 23)] + [["23", "empty", ""]]
 
 
 def test_every_line_has_its_verdict_and_the_candidate_that_was_chosen(tmp_path):
@@ -107,7 +111,7 @@ def test_every_line_has_its_verdict_and_the_candidate_that_was_chosen(tmp_path):
 @settings(max_examples=25, deadline=None)
 def test_killed_anywhere_it_ends_the_same_and_asks_each_line_again_at_most_once_a_kill(tmp_path_factory, seed):
     folder, generator = tmp_path_factory.mktemp("killed"), random.Random(seed)
-    kills = 0
+    kills, asked, torn = 0, 0, 0
     while True:
         teacher = Reverser(blocks=generator.randrange(1, 4))
         try:
@@ -115,11 +119,16 @@ def test_killed_anywhere_it_ends_the_same_and_asks_each_line_again_at_most_once_
             break
         except KeyboardInterrupt:
             kills += 1
+        finally:
+            asked += len(teacher.asked)
         journal = folder / "out" / "translations-1-of-1.jsonl"
         whole = journal.read_bytes()
-        journal.write_bytes(whole[: len(whole) - generator.randrange(0, 30)])  # the last write was torn
+        left = whole[: len(whole) - generator.randrange(0, 30)]
+        journal.write_bytes(left)  # the last write was torn
+        torn += whole.count(b"\n") - left.count(b"\n")
         assert not (folder / "out" / "manifest.json").exists()
     assert kills >= 1
+    assert 23 + torn < asked <= 23 + torn + kills * 4, "the block under way, and what was torn"
     calm = folder / "calm"
     calm.mkdir()
     distill(Reverser(), request(calm))
@@ -203,6 +212,82 @@ def test_another_teacher_or_text_is_refused(tmp_path):
         distill(Reverser(), asked)
 
 
+@pytest.mark.parametrize("name", ["train.en", "train.de", "verdicts.tsv", "manifest.json"])
+@pytest.mark.parametrize("link", [None, Path.symlink_to, Path.hardlink_to])
+def test_what_is_read_is_not_overwritten(tmp_path, name, link):
+    asked = request(tmp_path)
+    asked.output.mkdir()
+    if link is None:
+        asked.reference.rename(asked.output / name)
+        asked = replace(asked, reference=asked.output / name)
+    else:
+        link(asked.output / name, asked.reference)
+    teacher, before = Reverser(), asked.reference.read_bytes()
+    with pytest.raises(CapsNMTError, match=f"{name} would overwrite"):
+        distill(teacher, asked)
+    assert teacher.asked == []
+    assert asked.reference.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["train.en", "train.de", "verdicts.tsv", "manifest.json"])
+def test_what_others_wrote_is_not_overwritten(tmp_path, name):
+    asked = request(tmp_path)
+    asked.output.mkdir()
+    (asked.output / name).write_text('{"files": {}}\n')
+    with pytest.raises(CapsNMTError, match=f"has {name} already"):
+        distill(Reverser(), asked)
+    assert (asked.output / name).read_text() == '{"files": {}}\n'
+
+
+def test_what_it_wrote_itself_is_written_again(tmp_path):
+    asked = request(tmp_path)
+    first = distill(Reverser(), asked)
+    assert distill(Reverser(), asked) == first
+    for journal in asked.output.glob("*.jsonl"):  # thrown away to save room
+        journal.unlink()
+    assert distill(Reverser(), asked) == first
+
+
+@pytest.mark.parametrize("place", ["a.en", "a.en/below", "/proc/none", "x" * 300])
+def test_a_folder_that_cannot_be_is_told(tmp_path, place):
+    with pytest.raises(CapsNMTError, match=r"--output .*; choose another"):
+        distill(Reverser(), replace(request(tmp_path), output=tmp_path / place))
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path, monkeypatch):
+    def acquire(self):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(FileLock, "acquire", acquire)
+    with pytest.raises(CapsNMTError, match=r"no file can be written there \(Permission denied\); choose another"):
+        distill(Reverser(), request(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("asked", "known", "told"),
+    [
+        ("fr-ru", "en-de", "--languages fr-ru: the teacher translates en-de"),
+        ("de-en", "en-de", "--languages de-en: the teacher translates en-de"),
+        ("en-en", None, "en-en: both sides"),
+        (None, "en-en", "en-en: both sides"),
+    ],
+)
+def test_languages_that_cannot_be_are_refused_at_the_start(tmp_path, asked, known, told):
+    teacher = Reverser()
+    teacher.languages = known and parse_language_pair(known)
+    with pytest.raises(CapsNMTError, match=told):
+        distill(teacher, request(tmp_path, languages=asked and parse_language_pair(asked)))
+    assert teacher.asked == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_manifest_names_the_reference_where_it_is_used(tmp_path):
+    assert distill(Reverser(), request(tmp_path))["reference"] is None
+    asked = request(tmp_path, with_original=True)
+    expected = {"file": str(asked.reference), "sha256": sha256_of_file(asked.reference)}
+    assert distill(Reverser(), asked)["reference"] == expected
+
+
 @pytest.fixture
 def model(tmp_path):
     """A trained model of this project, to be changed at will."""
@@ -219,6 +304,44 @@ def test_a_teacher_that_was_trained_again_is_another(model):
     weights = model / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
     assert about(model) != before
+
+
+def test_a_teacher_that_was_moved_is_the_same(model, tmp_path):
+    source = tmp_path / "a.de"
+    source.write_text("eins zwei\n")
+    output = tmp_path / "out"
+    asked = DistillRequest(source=source, output=output, filters=Filters(max_ratio=None, repetition=False))
+    for number in range(2):
+        manifest = verbs.distill(model, asked, engine="torch")
+        assert manifest["teacher"]["models"] == [str(model)], "for the reader"
+        model = model.rename(tmp_path / f"moved-{number}")
+    assert is_distilled_by(model, source, output)
+    weights = model / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    assert not is_distilled_by(model, source, output)
+
+
+def test_lines_of_nothing_but_protected_spans_are_told_apart(model, tmp_path):
+    source = tmp_path / "a.de"
+    source.write_text("eins zwei\n1234\n\n7, 1234.\ndrei\n")
+    asked = DistillRequest(source=source, output=tmp_path / "out", filters=Filters(max_ratio=None, repetition=False))
+    verbs.distill(model, asked)
+    found = [row[1:] for row in verdicts(tmp_path)]
+    assert found == [["kept", "1"], ["protected", "1"], ["empty", ""], ["protected", "1"], ["kept", "1"]]
+
+
+def test_a_journal_without_the_mark_of_protected_lines_is_read(tmp_path):
+    journal = TranslationJournal(tmp_path / "translations-1-of-1.jsonl")
+    journal.path.write_text('{}\n[["eins", -0.5]]\n[["1", null, true]]\n[]\n')
+    assert list(journal.records()) == [[Candidate("eins", -0.5)], [Candidate("1", None, True)], []]
+
+
+def test_a_model_without_weights_does_not_teach_through_torch(model):
+    (model / "weights.safetensors").unlink()
+    with pytest.raises(CapsNMTError, match=r"weights\.safetensors does not exist"):
+        about(model)
+    with pytest.raises(CapsNMTError, match=r"has only its exported runtime.*leave out engine torch"):
+        ModelTeacher(["en-de"], TranslateOptions(), engine="torch").about()
 
 
 def test_a_teacher_that_other_versions_export_is_the_same(model):
@@ -243,6 +366,12 @@ def test_precision_and_decoding_make_another_teacher(model):
     pairs = [("eins zwei", "one two")] * 2
     verbs.export(model, precision="int8", pairs=pairs, margins=Margins(bleu_loss=100.0, chrf_loss=100.0, speed_up=0.0))
     assert about(model, beam=5) != before
+
+
+def test_subwords_are_for_ctranslate2_only(model):
+    for models, command in (([], "cat"), ([model], None)):
+        with pytest.raises(CapsNMTError, match=r"--subwords x\.spm: .* leave --subwords out"):
+            open_teacher(models, command, TranslateOptions(), subwords=["x.spm"])
 
 
 @pytest.mark.parametrize("where", [{"engine": "ray"}, {"device": "cuda"}, {"workers": 2}])
@@ -304,9 +433,19 @@ def test_choosing():
     [
         ("a b c", "x y z", -9.0, KEPT),
         ("a b c", " ", 0.0, "not_translated"),
-        ("a", "x y z w", 0.0, KEPT),  # short sides have any ratio
-        ("a", "x y z w v", 0.0, "length_ratio"),
+        (" ", "x", 0.0, "empty"),
+        ("a", "x y z w v", 0.0, KEPT),  # short sides have any ratio
+        ("a", "x y z w v u", 0.0, "length_ratio"),
+        (
+            "I would like a cup of tea with milk and sugar",
+            "我想要一杯加牛奶和糖的茶",
+            0.0,
+            KEPT,
+        ),  # no spaces, many words
+        ("茶", "I would like a cup of tea", 0.0, "length_ratio"),
+        ("我想要一杯加牛奶和糖的茶", "我想要一杯加牛奶和糖的茶", 0.0, "copy"),
         ("a b c d e", "x x x x x x", 0.0, "repetition"),
+        ("no no no no no no", "nein nein nein nein nein nein", 0.0, KEPT),
         ("New York City", "New York City", 0.0, KEPT),
         ("this is a copy", "this is a copy", 0.0, "copy"),
         ("a b c", "x y z", -11.0, "score"),
@@ -329,12 +468,34 @@ def test_a_command_teaches(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("command", "told"), [("false", "ended with 1"), ("head -n 2", "4 lines with 2"), ("cat", "--languages")]
+    ("command", "told"),
+    [("false", "ended with 1"), ("head -n 2", "4 lines with 2"), ("true", "4 lines with 0"), ("cat", "--languages")],
 )
 def test_a_command_that_does_not_teach(tmp_path, command, told):
     known = None if command == "cat" else LANGUAGES
     with pytest.raises(CapsNMTError, match=told):
         distill(CommandTeacher(command), request(tmp_path, languages=known))
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [("true", "1 lines with 0"), ("echo; echo", "1 lines with 2"), ("printf x", None), ("echo", None)],
+)
+def test_the_lines_of_a_command_are_counted_one_by_one_too(answer, told):
+    blocks = CommandTeacher(answer).translate_blocks([["one line"]])
+    if told is None:
+        assert len(next(blocks)) == 1
+    else:
+        with pytest.raises(CapsNMTError, match=told):
+            next(blocks)
+
+
+def test_a_corpus_without_a_line_is_an_error_that_says_why(tmp_path):
+    with pytest.raises(CapsNMTError, match=r"no line of .*a\.en was kept \(copy 22, empty 1\).*verdicts\.tsv"):
+        distill(CommandTeacher("cat"), request(tmp_path, languages=LANGUAGES, with_original=True))
+    assert len(verdicts(tmp_path)) == 23
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    assert distill(CommandTeacher("cat"), request(tmp_path, languages=LANGUAGES, filters=Filters(copy=False)))["pairs"]
 
 
 def test_line_breaks_of_a_teacher_do_not_misalign(tmp_path):
