@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from capsnmt.config import DecodingConfig, FolderConfig
 from capsnmt.decoding.engine import Engine
 from capsnmt.decoding.ensemble import EnsembleEngine
+from capsnmt.decoding.segments import Segment, innermost
 from capsnmt.decoding.translator import LineTranslator
 from capsnmt.errors import CapsNMTError
 from capsnmt.extras import need_torch
 from capsnmt.folder import load_text, read_folder_config
 from capsnmt.text.pipeline import TextPipeline
+from capsnmt.text.spans import restore
 from capsnmt.zoo import Models, model_folders
 
 if TYPE_CHECKING:
@@ -49,6 +55,21 @@ class Translator(LineTranslator):
             decoding=decoding or first.about.decoding,
             language=first.about.languages.source,
         )
+
+    def routing(self, text: str) -> Iterator[tuple[tuple[str, ...], npt.NDArray[np.float32]]]:
+        """Pieces and coefficients (iterations, pieces, M) of each part of a text that the model gets at once.
+
+        The parts are those that are translated; a protected span is one piece.
+        """
+        parts = self.line_batch().plan(0, text, "")
+        segments = innermost(part for part in parts if isinstance(part, Segment))
+        if not segments:
+            raise CapsNMTError(f"{text!r} has no word to translate, so nothing is routed; give a sentence")
+        for segment in segments:
+            for ids in segment.chunks:
+                alpha = self.engine.routing([ids])[0]  # type: ignore[attr-defined]  # both of our engines can
+                pieces = self.pipeline.source.pieces(ids)
+                yield tuple(restore(piece, segment.masked.spans).text for piece in pieces), alpha
 
 
 class _Model(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -15,13 +16,11 @@ from capsnmt import cluster
 from capsnmt.cluster import Block, BlockTranslator, Job
 from capsnmt.config import LanguagesConfig, ParallelText, RunConfig, load_recipe
 from capsnmt.decoding.formats import FORMATS
-from capsnmt.decoding.segments import Segment, innermost
 from capsnmt.decoding.streams import IDLE_S, batches_from_stream
 from capsnmt.decoding.translation import TranslateOptions, Translation
 from capsnmt.errors import CapsNMTError
 from capsnmt.extras import need, need_torch
 from capsnmt.folder import CONFIG, WEIGHTS, read_folder_config
-from capsnmt.text.spans import restore
 from capsnmt.translator import Translator
 from capsnmt.zoo import Models, model_folder, model_folders
 
@@ -174,9 +173,12 @@ def evaluate(
     split_compounds: bool = False,
     moses: bool = False,
     engine: str = "auto",
+    name: str | None = None,
+    origin: str | None = None,
 ) -> tuple[EvaluationReport, list[str]]:
     """Scores a model folder on a test set, or `hypotheses` that any system wrote. Returns report and outputs.
 
+    `name` and `origin`, where hypotheses come from, stand in the report.
     `moses`: the system reads and writes Moses tokens. Sources and references are plain text all the same, and so are
     the outputs that are scored and returned: else its scores could not stand beside those of other systems.
     """
@@ -187,6 +189,8 @@ def evaluate(
 
     require_equal_counts({"sources": sources, "references": references})  # before the model works for nothing
     if hypotheses is None:
+        if origin is not None:
+            raise CapsNMTError("--origin says where --hypotheses come from: give both, or --name alone")
         if folder is None:
             raise CapsNMTError("evaluate needs a model folder, or --hypotheses with --languages such as en-de")
         translator = Translator(folder, engine=engine)
@@ -194,6 +198,8 @@ def evaluate(
         asked = [tokenise(line, languages.source) for line in sources] if moses else sources
         done = translator.translate_lines(asked, options=options or TranslateOptions())
         hypotheses = [each.text for each in done]
+    elif engine != "auto" or (options is not None and options.beam is not None):
+        raise CapsNMTError("--beam and --engine are of translating, and --hypotheses are translated already")
     elif folder is not None:
         languages = languages_of(folder if isinstance(folder, str | Path) else folder[0])
     if languages is None:
@@ -208,7 +214,7 @@ def evaluate(
         num_bootstrap=num_bootstrap,
         split_compounds=split_compounds,
     )
-    return report, list(hypotheses)
+    return replace(report, system=name, origin=origin), list(hypotheses)
 
 
 def languages_of(folder: str | Path) -> LanguagesConfig:
@@ -239,23 +245,10 @@ def score(folder: Models, sources: Sequence[str], targets: Sequence[str], *, eng
 
 def routing(model: str | Path | None, sentences: Sequence[str], *, engine: str = "auto") -> list[RoutingMap]:
     """Which capsule took which subword of each sentence, in every iteration; without a model in the one that ships."""
-    translator = Translator(model_folder(model), engine=engine)
-    return [found for sentence in sentences for found in _routing_of(translator, sentence)]
-
-
-def _routing_of(translator: Translator, text: str) -> Iterator[RoutingMap]:
-    """A map for each part of a text that `translate` gives to the model at once; a protected span is one piece."""
     from capsnmt.analysis.routing_map import RoutingMap
 
-    parts = translator.line_batch().plan(0, text, "")
-    segments = innermost(part for part in parts if isinstance(part, Segment))
-    if not segments:
-        raise CapsNMTError(f"{text!r} has no word to translate, so nothing is routed; give a sentence")
-    for segment in segments:
-        for ids in segment.chunks:
-            alpha = translator.engine.routing([ids])[0]  # type: ignore[attr-defined]  # both of our engines can
-            pieces = translator.pipeline.source.pieces(ids)
-            yield RoutingMap(tuple(restore(piece, segment.masked.spans).text for piece in pieces), alpha)
+    translator = Translator(model_folder(model), engine=engine)
+    return [RoutingMap(*routed) for sentence in sentences for routed in translator.routing(sentence)]
 
 
 def reproduce(

@@ -364,6 +364,8 @@ def test_an_outside_systems_output_is_a_row_with_its_name_and_origin(corpus, run
     [
         ([], "model folder"),
         (["--hypotheses", "test.en"], "--languages"),
+        (["--hypotheses", "test.en", "--languages", "de-en", "--beam", "4"], "translated already"),
+        (["--origin", "a citation"], "--hypotheses"),
         (["--hypotheses", "test.en", "--languages", "de"], "en-de"),
         (["--hypotheses", "test.en", "--languages", "d-e"], "en-de"),
         (["--hypotheses", "train.en", "--languages", "de-en"], "60"),

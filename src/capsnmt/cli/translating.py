@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -117,11 +116,12 @@ def evaluate(
         split_compounds=split_compounds,
         moses=moses,
         engine=engine,
+        name=name,
+        origin=origin,
     )
     if save is not None:
         with open_binary(save, "wb") as file:
             file.write("".join(line + "\n" for line in outputs).encode("utf-8"))
-    report = replace(report, system=name, origin=origin)
     text = json.dumps(report.to_dict(), indent=1, ensure_ascii=False)
     if json_ is not None and str(json_) == "-":
         typer.echo(text)
