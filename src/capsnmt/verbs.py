@@ -259,19 +259,19 @@ def reproduce(
     processes: int | None = None,
     only: Sequence[str] = (),
     train: bool = True,
+    measure: bool | None = None,
     say: Callable[[str], None] = print,
 ) -> Path:
     """Trains, evaluates and reports a suite of runs; what is there already is kept. Returns the report's folder.
 
-    `only` trains some rows and reports all; `train=False` reports what is finished; `processes` train together, instead
-    of as many as the suite says.
+    Options are those of the command: `only` trains some rows and reports all, `train=False` reports what is finished.
     """
     need_torch()
     from capsnmt.analysis.reproduction import reproduce as reproduce_suite
     from capsnmt.analysis.suite import read_suite
 
-    chosen = read_suite(suite, processes)
-    return reproduce_suite(chosen, routing, data=data, jobs=jobs, only=only, train=train, say=say)
+    read = read_suite(suite, processes)
+    return reproduce_suite(read, routing, data=data, jobs=jobs, only=only, train=train, measure=measure, say=say)
 
 
 def average(folder: str | Path, *, last: int, output: str | Path | None = None) -> Path:

@@ -39,16 +39,18 @@ def reproduce(
     jobs: int = 1,
     only: Collection[str] = (),
     train: bool = True,
+    measure: bool | None = None,
     say: Callable[[str], None] = print,
 ) -> Path:
     """Trains and evaluates what is missing, or of it `only` some rows, and writes the report. Returns its folder."""
-    measures = train and not only  # with some rows alone, others are probably trained beside: no time for benchmarks
+    if measure is None:  # with some rows alone, others are probably trained beside: no time for benchmarks
+        measure = train and not only
     only = chosen_rows(suite, only)
     runs = runs_of(suite)
     for run in runs:
         run.check()  # nothing that was made with other settings is reported
     failed = run_suite(suite, data=data, jobs=jobs, only=only, say=say) if train else []
-    evidence = Evidence(suite, runs, data, route, measures=measures)
+    evidence = Evidence(suite, runs, data, route, measures=measure)
     sections = sections_of(evidence)
     folder = write_report(evidence, sections)
     faults = [f"{len(failed)} runs failed: {', '.join(failed)}; their logs are in {suite.output}"] if failed else []

@@ -159,6 +159,6 @@ def _told(rows: dict[str, Figures], command: list[str], found: dict[str, Any], r
     if found["by"] != _by_whom():
         warnings.append(
             "Measured with other code or on another processor than those that wrote this report; "
-            "`reproduce` without `--no-train` measures again."
+            "`reproduce --measure` measures again."
         )
     return Measured(rows, command, told, warnings, found["num_sentences"])

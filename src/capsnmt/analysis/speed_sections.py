@@ -11,7 +11,7 @@ from capsnmt.config import NO_SUBWORDS, RunConfig
 
 _BEAMS = (1, 8)  # of latencies
 _NOT_TRAINED = "None of its rows was trained here."
-_NOT_MEASURED = "Not measured yet: `reproduce` without `--no-train` and `--rows` does, on a quiet machine."
+_NOT_MEASURED = "Not measured yet: `reproduce --measure` does, on a quiet machine."
 
 
 def complexity(section: SectionConfig, evidence: Evidence) -> Iterator[str | Table | Figure]:

@@ -162,6 +162,13 @@ def reproduce(
     train: Annotated[
         bool, typer.Option("--train/--no-train", help="Or only write the report of what is finished.")
     ] = True,
+    measure: Annotated[
+        bool | None,
+        typer.Option(
+            "--measure/--no-measure",
+            help="Run the report's benchmarks, on a quiet machine; default: yes, but not with --rows or --no-train.",
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
     devices: Annotated[
         str | None, typer.Option(help="With --dry-run: say also what it costs on them, as in 8xM40 or 2xcpu.")
@@ -197,6 +204,7 @@ def reproduce(
         processes=processes,
         only=only,
         train=train,
+        measure=measure,
         say=lambda text: typer.echo(text, err=True),
     )
     typer.echo(folder)

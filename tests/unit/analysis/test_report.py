@@ -333,6 +333,26 @@ def test_a_section_that_fails_costs_no_other_and_no_figure(compared, monkeypatch
     assert "| good | 2 |" in report
 
 
+@pytest.mark.parametrize(
+    ("options", "measures"),
+    [
+        ({}, True),
+        ({"only": ["good"]}, False),  # others may be trained beside
+        ({"train": False}, False),
+        ({"train": False, "measure": True}, True),
+        ({"only": ["good"], "measure": True}, True),
+        ({"measure": False}, False),
+    ],
+)
+def test_benchmarks_run_after_all_trainings_or_when_they_are_asked_for(compared, monkeypatch, options, measures):
+    suite, _ = compared(good={"recipe": RECIPE}, bad={"recipe": RECIPE})
+    suite = suite.model_copy(update={"report": [SectionConfig(kind="complexity", title="Cost")]})
+    asked = []
+    monkeypatch.setitem(SECTIONS, "complexity", lambda section, evidence: asked.append(evidence.measures) or ["None."])
+    reproduce(suite, lambda *_: [], say=lambda text: None, **options)
+    assert asked == [measures]
+
+
 def test_what_is_kept_is_reported_without_models_and_without_their_corpus(compared, tmp_path):
     suite, _ = compared(good={"recipe": RECIPE}, bad={"recipe": RECIPE})
     kept = suite.model_copy(update={"kept": str(tmp_path / "docs")})
