@@ -26,6 +26,7 @@ class Run:
     records: Path  # where its record is written
     processes: int = 1  # that train it together
     teacher: Run | None = None  # whose translations are its corpus
+    teaching_options: tuple[str, ...] = ()  # of `distill`
     outside: tuple[str, str] | None = None  # a file of translations and its origin: nothing to train
 
     @property
@@ -50,8 +51,11 @@ class Run:
 
     @property
     def distilled(self) -> Path | None:
-        """Where the teacher's corpus lies; all its students share it."""
-        return None if self.teacher is None else self.teacher.folder.with_name(f"distilled-by-{self.teacher.name}")
+        """Where the teacher's corpus lies; all whom it teaches alike share it."""
+        if self.teacher is None:
+            return None
+        taught = "".join(f"-{option.removeprefix('--')}" for option in self.teaching_options)
+        return self.teacher.folder.with_name(f"distilled-by-{self.teacher.name}{taught}")
 
     def config(self, data: str | None = None) -> RunConfig:
         """The recipe with the run's changes."""
@@ -63,9 +67,9 @@ class Run:
             return list(self.overrides)
         config = self.config(data)
         languages = config.languages
-        files = {
-            side: str((self.distilled / f"train.{code}").resolve()) for side, code in languages.model_dump().items()
-        }
+        # Absolute, for other names start at data.root; not resolved: where a link leads is nothing for a report.
+        folder = self.distilled.absolute()
+        files = {side: str(folder / f"train.{code}") for side, code in languages.model_dump().items()}
         changes = {
             "data.train": {**files, "tsv": None},
             "data.store": str(self.distilled / "store"),
@@ -118,7 +122,7 @@ class Run:
             raise CapsNMTError(f"{self.recipe} names no source and target file in data.train for a teacher to rewrite")
         teacher = str(self.teacher.folder)
         texts = ("--source", str(files[0]), "--reference", str(files[1]), "--output", str(self.distilled))
-        distill = ("distill", teacher, *texts, "--quiet")
+        distill = ("distill", teacher, *texts, *self.teaching_options, "--quiet")
         if self.processes == 1:
             return [Command(("export", teacher, "--precision", "fp32")), Command(distill)]
         by_torch = (*distill, "--engine", "torch")
@@ -126,10 +130,11 @@ class Run:
 
     @property
     def taught_by(self) -> str | None:
-        """Its teacher, and which settings made that."""
+        """Its teacher, which settings made that, and how it taught where it did not just translate."""
         if self.teacher is None:
             return None
-        return f"{self.teacher.name} of {fingerprint(settings_of(self.teacher.config()))}"
+        who = f"{self.teacher.name} of {fingerprint(settings_of(self.teacher.config()))}"
+        return " ".join([who, *self.teaching_options])
 
     @property
     def report(self) -> Path:
@@ -181,6 +186,7 @@ def runs_of(suite: SuiteConfig) -> list[Run]:
             suite.records_folder,
             processes=suite.processes,
             teacher=teacher or None,
+            teaching_options=row.teaching.options,
             outside=outside,
         )
 

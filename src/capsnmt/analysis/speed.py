@@ -24,7 +24,7 @@ from capsnmt.runtime.identity import code_hash
 LENGTHS = (16, 32, 64, 128, 256)
 FIXED_SOURCE = 32  # one of the lengths, so that its whole translation is the latency of the table
 THREADS = 2
-GROWTH_REPEATS = ("--repeats", "5", "--step-repeats", "15")
+GROWTH_REPEATS = ("--repeats", "5", "--step-repeats", "9", "--pause", "0.1")
 LATENCY_REPEATS = ("--sentences", "100", "--passes", "3", "--repeats", "1")
 QUIET_LOAD = 0.5  # a core
 

@@ -11,6 +11,7 @@
       buck:    {recipe: recipes/multi30k-en-de/simple.yaml, hypotheses: buck.de, origin: their submission to WMT14}
       smt:     {label: Phrase-based, paper_bleu: 20.7, origin: "WMT14, Table 1 of the paper"}  # a figure, no system
       student: {recipe: recipes/multi30k-en-de/capsnmt.yaml, distilled_from: teacher}     # of a row's first seed
+      other: {recipe: recipes/multi30k-en-de/capsnmt.yaml, distilled_from: teacher, teaching: {best_of: 8}}
       grid: {recipe: recipes/multi30k-en-de/capsnmt.yaml, over: {model.num_iterations: [1, 2, 3]}}  # a row for each
     report:                              # what `capsnmt reproduce` writes of them
       - {kind: table, title: Systems, rows: [simple, capsule], against: simple}
@@ -38,6 +39,19 @@ from capsnmt.errors import CapsNMTError
 Settings = dict[str, Any]
 
 
+class TeachingConfig(StrictModel):
+    """How a teacher writes its students' corpus, where it does more than translate it."""
+
+    best_of: int = Field(default=1, ge=1)  # candidates, of which the nearest to the reference is taken
+    with_original: bool = False  # the original pairs, too
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What `distill` is told beside its files; nothing for the defaults."""
+        nearest = ("--n-best", str(self.best_of), "--choose", "bleu") if self.best_of > 1 else ()
+        return (*nearest, *(("--with-original",) if self.with_original else ()))
+
+
 class RowConfig(StrictModel):
     """One row of the table: a recipe and what it changes."""
 
@@ -46,6 +60,7 @@ class RowConfig(StrictModel):
     seeds: list[int] | None = None  # instead of the suite's
     over: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)  # a row for each of these
     distilled_from: str | None = None  # the row that teaches: it rewrites the target side of the training text
+    teaching: TeachingConfig = Field(default_factory=TeachingConfig)  # how that row teaches
     label: str | None = None  # for the report
     paper_bleu: float | None = None  # what the paper reports on its own data; shown as theirs
     hypotheses: str | None = None  # an outside system's translations of the recipe's test set
@@ -66,6 +81,8 @@ class RowConfig(StrictModel):
                 )
         elif (self.hypotheses is None) != (self.origin is None):
             raise ValueError("hypotheses and origin need each other: whose translations are they?")
+        if self.teaching.options and self.distilled_from is None:
+            raise ValueError("teaching needs distilled_from: who teaches?")
         return self
 
 
@@ -186,11 +203,9 @@ def _is_point_of(swept: RowConfig | None, row: RowConfig | None) -> bool:
     """Whether a row is the swept one at another value of its only key."""
     if swept is None or row is None or len(swept.over) != 1 or row.over:
         return False
-    elsewhere = [
-        (each.recipe, each.distilled_from, {key: value for key, value in each.set.items() if key not in swept.over})
-        for each in (swept, row)
-    ]
-    return elsewhere[0] == elsewhere[1]
+    rests = [{key: value for key, value in each.set.items() if key not in swept.over} for each in (swept, row)]
+    others = [(each.recipe, each.distilled_from, each.teaching) for each in (swept, row)]
+    return rests[0] == rests[1] and others[0] == others[1]
 
 
 def expanded(suite: SuiteConfig) -> dict[str, RowConfig]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -18,6 +19,9 @@ from capsnmt.bench.worker import Worker
 
 _LOG = logging.getLogger(__name__)
 
+# A processor that wakes from a pause is slow for the first tens of milliseconds, which are all of a short translation
+# and a small part of a long one: without this, 128 tokens took as long as 256 (docs/BENCHMARKS.md).
+WARM_S = 0.15
 DEFAULT = ("capsnmt", "capsnmt-attention", "transformer", "ct2-6+6")
 COLUMNS = {
     "source_length": "source tokens",
@@ -84,9 +88,12 @@ def run(request: GrowthRequest) -> BenchReport:
             "system": systems[name].label,
             "source_length": length,
             **spread_ms(spread(steps[name, length]), "step_"),
+            "step_times_ms": _in_ms(steps[name, length]),
             "target_length": min(length, request.max_target),
             **spread_ms(spread(totals[name, length])),
+            "times_ms": _in_ms(totals[name, length]),
             "from_fixed_ms": spread_ms(spread(from_fixed[name, length]))["median_ms"] if from_fixed else None,
+            "from_fixed_times_ms": _in_ms(from_fixed[name, length]) if from_fixed else None,
             "peak_mb": peaks_mb[name, length],
         }
         for name, length in keys
@@ -125,15 +132,16 @@ def _peaks_mb(
 def _total_visit(
     worker: Worker, tokens: Tokens, length: int, request: GrowthRequest, target_length: int | None = None
 ) -> Callable[[], float]:
-    """Not warmed: `_peaks_mb` has done so, and the longest take many seconds."""
+    """Of one translation, once the processor is awake."""
     target = tokens.count(min(target_length or length, request.max_target))
-    asked = visit(worker, [tokens.made(length)], beam=request.beam, target_length=target, warm=0, calls=1)
+    sources = [tokens.made(length)]
+    asked = visit(worker, sources, beam=request.beam, target_length=target, warm=0, warm_s=WARM_S, calls=1)
     return lambda: totals_s([asked()])[0]
 
 
 def _step_visit(worker: Worker, tokens: Tokens, length: int, request: GrowthRequest) -> Callable[[], float]:
     sources = [tokens.made(length)]
-    asked = visit(worker, sources, beam=request.beam, target_length=request.steps + 1, calls=1)
+    asked = visit(worker, sources, beam=request.beam, target_length=request.steps + 1, warm=0, warm_s=WARM_S, calls=1)
     one_step = visit(worker, sources, beam=request.beam, target_length=1, warm=0, calls=1)
 
     def seconds() -> float:
@@ -155,31 +163,50 @@ def seconds_per_step(call: Call, one_step: Call | None, steps: int) -> float:
     return (total_s - float(one_step["total_s"] or 0.0)) / steps
 
 
+def _in_ms(passes_s: Sequence[float]) -> list[float]:
+    """Of every pass, in their order."""
+    return [round(each * 1e3, 4) for each in passes_s]
+
+
 def growth_figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """Of each system: how flat its steps are, how straight its totals, and how memory grows."""
+    """Of each system: how flat its steps are, how straight its totals, and how memory grows.
+
+    Two lengths are compared pass by pass, for they follow each other at once: a shared processor changes its speed by a
+    third for seconds at a time, and medians of different passes would show that as growth.
+    """
     found: dict[str, dict[str, float | None]] = {}
     for name in dict.fromkeys(str(row["name"]) for row in rows):
         own = [row for row in rows if row["name"] == name]
         steps = [float(row["step_median_ms"]) for row in own]
         line = straight_line([row["source_length"] for row in own], [row["median_ms"] for row in own])
         found[name] = {
-            "step_longest_over_shortest_source": ratio(steps[-1], steps[0]),
+            "step_longest_over_shortest_source": _growth(own[0], own[-1], "step_times_ms"),
             "step_slowest_over_fastest": ratio(max(steps), min(steps)),
             "total_r_squared": round(line.r_squared, 6),
             "total_ms_per_token": round(line.slope, 5),
-            "total_exponent": _exponent(own, "median_ms"),
-            "target_exponent": _exponent(own, "from_fixed_ms"),
+            "total_exponent": _exponent(own, "times_ms"),
+            "target_exponent": _exponent(own, "from_fixed_times_ms"),
             "memory_growth_mb": round(own[-1]["peak_mb"] - own[0]["peak_mb"], 1),
         }
     return found
 
 
+def _growth(shorter: Mapping[str, Any], longer: Mapping[str, Any], key: str) -> float | None:
+    """How many times as long the longer takes: the median over passes."""
+    if not shorter.get(key) or not longer.get(key):
+        return None
+    factors: list[float] = [after / before for before, after in zip(shorter[key], longer[key], strict=True)]
+    return round(statistics.median(factors), 4)
+
+
 def _exponent(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
     """e of time ~ lengthᵉ between the last two lengths, where constant costs weigh least: 1 is linear, 2 quadratic."""
     before, last = rows[-2], rows[-1]
-    if not before.get(key) or not last.get(key):
+    factor = _growth(before, last, key)
+    if factor is None:
         return None
-    return round(math.log(last[key] / before[key]) / math.log(last["source_length"] / before["source_length"]), 3)
+    lengths: float = last["source_length"] / before["source_length"]
+    return round(math.log(factor) / math.log(lengths), 3)
 
 
 def claims(figures: Mapping[str, Mapping[str, float | None]]) -> list[Claim]:

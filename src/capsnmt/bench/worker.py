@@ -20,6 +20,7 @@ from typing import Any
 from capsnmt.errors import CapsNMTError
 
 MB = 1e6
+WARM_LENGTH = 8  # tokens: a whole translation of the longest sources takes many seconds
 
 
 class Worker:
@@ -105,25 +106,34 @@ class Served:
         target_length: int | None = None,
         batch: int = 1,
         warm: int = 1,
+        warm_s: float = 0.0,
         calls: int = 1,
     ) -> list[dict[str, float | None]]:
-        """Translates all sources, `calls` times; without a target length a batch is as long as its longest source."""
+        """Translates all sources, `calls` times; without a target length a batch is as long as its longest source.
+
+        Before the clock they are translated `warm` times; then their beginnings, until `warm_s` seconds have passed.
+        """
         batches = [sources[start : start + batch] for start in range(0, len(sources), batch)]
         work = [(self._runner.prepare(each), target_length or max(len(source) for source in each)) for each in batches]
+        for prepared, length in work * warm:
+            self._runner.run(prepared, target_length=length, beam=beam)
+        begin_s = time.perf_counter()
+        while time.perf_counter() - begin_s < warm_s:
+            for prepared, length in work:
+                self._runner.run(prepared, target_length=min(length, WARM_LENGTH), beam=beam)
         found = []
-        for call in range(warm + calls):
+        for _ in range(calls):
             clock = self._runner.clock
             before = clock.encode_s, clock.step_s
             start_s = time.perf_counter()
             for prepared, length in work:
                 self._runner.run(prepared, target_length=length, beam=beam)
             total_s = time.perf_counter() - start_s
-            if call >= warm:
-                encode_s, step_s = (
-                    None if now is None else now - then
-                    for now, then in zip((clock.encode_s, clock.step_s), before, strict=True)
-                )
-                found.append({"total_s": total_s, "encode_s": encode_s, "step_s": step_s})
+            encode_s, step_s = (
+                None if now is None else now - then
+                for now, then in zip((clock.encode_s, clock.step_s), before, strict=True)
+            )
+            found.append({"total_s": total_s, "encode_s": encode_s, "step_s": step_s})
         return found
 
     def open_text(self, *, kind: str, folder: str, converted: str | None, threads: int) -> None:

@@ -12,6 +12,7 @@ from capsnmt.analysis.records import read_record
 from capsnmt.analysis.reproduction import absent_from, cost_of, plan_of, reproduce
 from capsnmt.analysis.running import run_suite
 from capsnmt.analysis.runs import runs_of
+from capsnmt.analysis.suite import TeachingConfig
 from capsnmt.cli import main
 from capsnmt.config import FORMAT_VERSION, FolderConfig, VocabularyRecord, dump_yaml, load_recipe
 from capsnmt.errors import CapsNMTError
@@ -110,6 +111,20 @@ def taught(tmp_path):
     shutil.copytree(RELEASED / "capsnmt", teacher.folder)
     assert codes_of(student.teaching()) == [0, 0]
     return suite
+
+
+def test_another_way_of_teaching_is_another_student(taught):
+    _, student = runs_of(taught)
+    write_records([student], {"student-s2": 20.0})
+    row = taught.rows["student"].model_copy(update={"teaching": TeachingConfig(with_original=True)})
+    other = taught.model_copy(update={"rows": {**taught.rows, "student": row}})
+    with pytest.raises(CapsNMTError, match=r"student-s2.json was taught by .*, the suite wants .* --with-original;"):
+        run_suite(other, say=lambda text: None)
+    _, mixed = runs_of(other)
+    assert codes_of(mixed.teaching()) == [0, 0]
+    lines = [(run.distilled / "train.en").read_text(encoding="utf-8").splitlines() for run in (student, mixed)]
+    originals = (RELEASED / "corpus" / "train.en").read_text(encoding="utf-8").splitlines()
+    assert lines[1] == lines[0] + originals
 
 
 @pytest.fixture

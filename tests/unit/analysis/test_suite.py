@@ -12,7 +12,7 @@ from capsnmt.analysis.records import curve, read_record, write_record
 from capsnmt.analysis.reproduction import plan_of, reproduce
 from capsnmt.analysis.runs import runs_of
 from capsnmt.analysis.sections import SECTIONS
-from capsnmt.analysis.suite import RowConfig, SectionConfig, SuiteConfig, chosen_rows, read_suite
+from capsnmt.analysis.suite import RowConfig, SectionConfig, SuiteConfig, TeachingConfig, chosen_rows, read_suite
 from capsnmt.errors import CapsNMTError
 
 
@@ -49,6 +49,37 @@ def test_several_processes_train_and_teach_together_and_one_evaluates(tmp_path):
     assert [command.told[:2] for command in one.training()] == [["capsnmt", "train"]]
 
 
+def test_students_share_a_corpus_where_their_teacher_taught_them_alike(tmp_path):
+    rows = {name: {"recipe": RECIPE, "distilled_from": "teacher"} for name in ("plain", "nearest", "alike", "mixed")}
+    for name, more in (("nearest", {}), ("alike", {}), ("mixed", {"with_original": True})):
+        rows[name]["teaching"] = {"best_of": 8, **more}
+    runs = runs_of(suite_of(tmp_path, rows={"teacher": {"recipe": RECIPE}, **rows}, seeds=[1]))
+    _, plain, nearest, alike, mixed = runs
+    assert nearest.distilled == alike.distilled
+    assert len({run.distilled for run in runs}) == 4, "the teacher has none"
+    (told,) = (command.words for command in mixed.teaching() if command.words[0] == "distill")
+    options = ("--n-best", "8", "--choose", "bleu", "--with-original")
+    assert [told[number : number + 5] for number in range(len(told))].count(options) == 1
+    assert plain.taught_by is not None
+    assert mixed.taught_by == " ".join([plain.taught_by, *options])
+    with pytest.raises(CapsNMTError, match="teaching needs distilled_from"):
+        suite_of(tmp_path, rows={"plain": {"recipe": RECIPE, "teaching": {"best_of": 8}}})
+
+
+def test_a_report_does_not_say_where_a_folder_of_runs_really_lies(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "runs").symlink_to(tmp_path / "elsewhere")
+    recipe = str(Path(RECIPE).absolute())
+    monkeypatch.chdir(tmp_path / "here")
+    rows = {"teacher": {"recipe": recipe}, "student": {"recipe": recipe, "distilled_from": "teacher"}}
+    suite = suite_of(tmp_path, rows=rows, seeds=[1], output="runs/suite")
+    _, student = runs = runs_of(suite)
+    (told,) = Evidence(suite, runs, None, lambda *_: []).commands(student.training())
+    assert '"source": "runs/suite/distilled-by-teacher-s1/train.' in told
+    assert str(tmp_path) not in told.replace(recipe, "")
+
+
 def test_a_sweep_is_its_own_rows_and_not_those_of_a_like_name(tmp_path):
     rows = {"caps": {"recipe": RECIPE, "over": {"model.num_iterations": [1, 2]}}, "caps-wide": {"recipe": RECIPE}}
     suite = suite_of(tmp_path, rows=rows, seeds=[1])
@@ -74,7 +105,7 @@ def test_a_point_of_a_sweep_differs_in_nothing_else(tmp_path, points):
 
 def test_the_page_on_suites_has_every_key_and_an_example_that_can_be_planned(tmp_path):
     page = (Path(__file__).parents[3] / "docs" / "SUITES.md").read_text(encoding="utf-8")
-    keys = {key for config in (SuiteConfig, RowConfig, SectionConfig) for key in config.model_fields}
+    keys = {key for config in (SuiteConfig, RowConfig, TeachingConfig, SectionConfig) for key in config.model_fields}
     unexplained = [key for key in (keys | SECTIONS.keys()) - {"kind"} if f"`{key}" not in page]
     assert unexplained == []
     example = tmp_path / "mine.yaml"

@@ -72,7 +72,9 @@ def growth_rows(name, steps, totals):
             "source_length": length,
             "target_length": length,
             "step_median_ms": step,
+            "step_times_ms": [step, step],
             "median_ms": total,
+            "times_ms": [total, total],
             "peak_mb": 100.0 + length,
         }
         for length, step, total in zip((8, 64, 512), steps, totals, strict=True)
@@ -101,6 +103,17 @@ def test_the_exponent_is_that_of_the_last_two_lengths():
         math.log(4.0) / math.log(rows[2]["source_length"] / rows[1]["source_length"]), abs=1e-3
     )
     assert found["target_exponent"] is None
+
+
+def test_lengths_are_compared_within_a_pass():
+    """A processor that was twice as slow in one pass has not made anything grow."""
+    rows = growth_rows("a", [1.0] * 3, [1.0, 8.0, 64.0])
+    for row, slow in zip(rows, ([1, 1, 2], [1, 2, 2], [1, 2, 2]), strict=True):
+        for key in ("times_ms", "step_times_ms"):
+            row[key] = [row[key][0] * factor for factor in slow]
+    found = growth.growth_figures(rows)["a"]
+    assert found["total_exponent"] == 1.0
+    assert found["step_longest_over_shortest_source"] == 1.0
 
 
 def test_a_step_is_what_the_encoder_leaves_or_what_more_steps_add():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
+from capsnmt.bench.runners import Clock
 from capsnmt.bench.start import BARE, one_start
-from capsnmt.bench.worker import Worker
+from capsnmt.bench.worker import WARM_LENGTH, Served, Worker
 from capsnmt.errors import CapsNMTError
 
 
@@ -20,6 +23,27 @@ def test_a_worker_answers_and_names_what_went_wrong(tmp_path):
         with pytest.raises(CapsNMTError, match="nobody"):
             worker.ask("dance")
         assert worker.peak_mb() > 5  # it lives on
+
+
+def test_a_visit_warms_up_before_its_clock_and_times_whole_translations_alone():
+    class Runner:
+        def __init__(self):
+            self.clock, self.lengths = Clock(), []
+
+        def prepare(self, sources):
+            return sources
+
+        def run(self, prepared, *, target_length, beam):
+            time.sleep(0.001)
+            self.lengths.append(target_length)
+
+    served = Served()
+    served._runner = runner = Runner()
+    (call,) = served.time(sources=[[1] * 20], beam=1, warm=1, warm_s=0.05, calls=1)
+    assert call["total_s"] > 0.0
+    whole, *begun, timed = runner.lengths
+    assert (whole, timed) == (20, 20)
+    assert set(begun) == {WARM_LENGTH}, "and there are some"
 
 
 def test_a_start_has_a_time_to_the_answer_and_one_to_the_end():
