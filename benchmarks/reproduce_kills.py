@@ -52,7 +52,7 @@ STAGES = {
     "teacher-s1.json": "evaluating the teacher",
     "plain-s1.json": "training and evaluating the plain row",
     "teacher-s1/runtime/manifest.json": "exporting",
-    "distilled-by-teacher-s1/manifest.json": "distilling",
+    "distilled-by-teacher-s1-*/manifest.json": "distilling",
     "student-s1/weights.safetensors": "training the student",
     "student-s1.json": "evaluating the student",
     "report-study/results.csv": "writing the report",
@@ -84,7 +84,7 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
 def stage_of(folder: Path) -> int:
     """How many stages have ended."""
     names = enumerate(STAGES)
-    return next((number for number, name in names if not (folder / "runs" / name).exists()), len(STAGES))
+    return next((number for number, name in names if not any((folder / "runs").glob(name))), len(STAGES))
 
 
 def finish(folder: Path) -> list[float]:
@@ -130,7 +130,7 @@ def results(folder: Path) -> dict[str, Any]:
     runs = folder / "runs"
     files = [*runs.glob("*-s1.json"), runs / "report-study" / "results.json"]
     found = {path.name: without_clock(json.loads(path.read_text(encoding="utf-8"))) for path in files}
-    return {**found, "corpus": (runs / "distilled-by-teacher-s1" / "train.de").read_text(encoding="utf-8")}
+    return {**found, "corpus": next(runs.glob("distilled-by-teacher-s1-*/train.de")).read_text(encoding="utf-8")}
 
 
 def without_clock(value: Any) -> Any:

@@ -283,6 +283,7 @@ def test_a_command_that_failed_at_once_may_be_mended(teach, tmp_path):
         (("--no-split", "--command", "cat"), "leave out --beam, --n-best, --split and --no-split"),
         (("--subwords", "x.spm", "--command", "cat"), "leave --subwords out"),
         (("--subwords", "x.spm"), "leave --subwords out"),
+        (("--beam", "4", "--n-best", "8"), "--beam 4 gives 4 candidates at the most, --n-best 8 wants more"),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(options, told, command, run_here):

@@ -111,9 +111,11 @@ class Evidence:
         return text.replace(f"{Path.cwd()}/", "")
 
     def told(self, command: Sequence[str]) -> str:
-        """A command for the reader, whose folders lie elsewhere."""
-        line = shlex.join(self._elsewhere(word) for word in command)
-        return line.replace(f"{Path.cwd()}/", "")
+        """A command for the reader, whose folders lie elsewhere; it is typed where this one was."""
+        here = f"{Path.cwd()}/"
+        words = [shlex.quote(self._elsewhere(word).removeprefix(here)) for word in command]
+        # Inside of a word, such as of a setting, a path may have to be absolute; such words are in single quotes.
+        return " ".join(words).replace(here, "'\"$PWD\"'/")
 
     def commands(self, commands: Sequence[Command]) -> list[str]:
         """Commands for the reader."""

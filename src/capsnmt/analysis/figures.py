@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import textwrap
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 Curve = tuple[Sequence[float], Sequence[float], Sequence[float] | None]  # x, y and the deviation of y
 
@@ -51,19 +52,32 @@ def bars(values: Sequence[tuple[str, float, float | None]], *, x: str) -> bytes:
     return _png(figure)
 
 
-def _figure(width: float, height: float) -> tuple[Any, Any]:
+def pyplot() -> Any:
+    """Without a screen."""
     import matplotlib
-
-    matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    return plt.subplots(figsize=(width, height), layout="constrained")
+    matplotlib.use("Agg")
+    return plt
+
+
+def save(figure: Any, file: str | Path | BinaryIO, kind: str, *, dpi: int) -> None:
+    """Its texts as they are: a dollar sign in a sentence or in a label begins no formula."""
+    from matplotlib import pyplot as plt
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+    figure.savefig(file, format=kind, dpi=dpi)
+    plt.close(figure)
+
+
+def _figure(width: float, height: float) -> tuple[Any, Any]:
+    figure, axis = pyplot().subplots(figsize=(width, height), layout="constrained")
+    return figure, axis
 
 
 def _png(figure: Any) -> bytes:
-    from matplotlib import pyplot as plt
-
     content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=110)
-    plt.close(figure)
+    save(figure, content, "png", dpi=110)
     return content.getvalue()

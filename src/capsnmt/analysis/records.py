@@ -22,13 +22,13 @@ from capsnmt.folder import METRICS, WEIGHTS, read_folder_config
 
 # Where things lie and how often something is printed changes no result.
 _FREE_KEYS = {"output", "data.root", "data.store", "training.keep_last", "training.log_every"}
+_EXACT = {"settings", "teacher_settings"}  # parts of a record that are compared
 
 
 def write_record(path: Path, record: dict[str, Any]) -> None:
     """Whole or not at all; a line for each of its parts, so that a changed run shows what changed."""
     parts = (
-        f"{json.dumps(key)}: {json.dumps(value if key == 'settings' else _rounded(value))}"
-        for key, value in record.items()
+        f"{json.dumps(key)}: {json.dumps(value if key in _EXACT else _rounded(value))}" for key, value in record.items()
     )
     temporary = path.with_suffix(".writing")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,13 +48,16 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
     return {**config.model_dump(mode="json"), "model": whole_model_section(config.model)}
 
 
-def check_settings(path: Path, record: dict[str, Any], wanted: RunConfig) -> None:
-    """An error that names what differs, if the record is of another recipe than `wanted`."""
-    old = settings_of(parse(RunConfig, record["settings"], f"settings of {path}"))
+def check_settings(path: Path, was: str, settings: dict[str, Any], wanted: RunConfig) -> None:
+    """An error that names what differs, if settings in a record are of another recipe than `wanted`.
+
+    They are read as a recipe is, so that a setting which came after the record has its default in both.
+    """
+    old = settings_of(parse(RunConfig, settings, f"settings of {path}"))
     changed = changed_settings(old, settings_of(wanted), free=_FREE_KEYS)
     if changed:
         raise CapsNMTError(
-            f"{path} is of a run with other settings:\n" + "\n".join(changed) + "\n"
+            f"{path} {was} with other settings:\n" + "\n".join(changed) + "\n"
             "go back to them, or call the row otherwise, or delete the file and its model folder to train again"
         )
 

@@ -129,9 +129,11 @@ def cost_of(
     from capsnmt.planning.plan import hours, plan  # brings torch
 
     lines, total_s, due_s, total_bytes = [], 0.0, 0.0, 0.0
-    teachers: set[Run] = set()
     chosen, due = _chosen_and_due(suite, data, only)
     runs = [run for run in chosen if run.outside is None]
+    first: dict[Path | None, Run] = {}  # student of each corpus: it pays, one that is still to do if there is any
+    for run in sorted(runs, key=lambda run: run not in due):
+        first.setdefault(run.distilled, run)
     plans = {run: plan(run.config(data), devices, pairs=pairs) for run in runs}
     for run in runs:
         own = plans[run]
@@ -139,9 +141,8 @@ def cost_of(
         told += "" if own.fits else ", MORE than it has"
         run_s = own.training_s
         total_bytes += own.model_bytes
-        if run.teacher is not None and run.teacher not in teachers:
-            teachers.add(run.teacher)
-            taught = plans.get(run.teacher) or plan(run.teacher.config(data), devices, pairs=pairs)
+        if run.teacher is not None and first[run.distilled] is run:
+            taught = plan(run.teacher.config(data), devices, pairs=pairs, candidates=run.manner.best_of)
             told += f"; first its teacher's translations of {taught.pairs:,} sentences: {hours(taught.distilling_s)}"
             run_s += taught.distilling_s
             total_bytes += taught.journal_bytes + own.store_bytes

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from rich.console import Group
 from rich.text import Text
 
+from capsnmt.analysis.figures import pyplot, save
 from capsnmt.errors import CapsNMTError
 
 # Okabe and Ito's colours, told apart by colour-blind eyes too, then darker ones for more than eight capsules.
@@ -118,21 +119,18 @@ def picture_kind(path: Path) -> str:
 
 def save_picture(maps: Sequence[RoutingMap], file: str | Path | BinaryIO, kind: str = "png") -> None:
     """A PNG (or PDF, SVG): for each sentence the coefficients of every iteration, words across, capsules down."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    from matplotlib.colors import to_rgb
 
     rows = [(routing, t) for routing in maps for t in range(len(routing.alpha))]
     longest = max(len(routing.pieces) for routing in maps)
     M = max(routing.alpha.shape[-1] for routing in maps)
-    figure, axes = plt.subplots(
+    figure, axes = pyplot().subplots(
         len(rows), 1, figsize=(1.5 + 0.55 * longest, (0.8 + 0.2 * M) * len(rows)), squeeze=False, layout="constrained"
     )
     for axis, (routing, t) in zip(axes[:, 0], rows, strict=True):
         image = np.ones((routing.alpha.shape[-1], longest, 3))
         for capsule, place in itertools.product(range(routing.alpha.shape[-1]), range(len(routing.pieces))):
-            colour = matplotlib.colors.to_rgb(colour_of(capsule))
+            colour = to_rgb(colour_of(capsule))
             image[capsule, place] = 1.0 - routing.alpha[t, place, capsule] * (1.0 - np.array(colour))
         axis.imshow(image, aspect="auto", interpolation="nearest")
         axis.set_xticks(range(len(routing.pieces)), [word.strip() or "·" for word in routing.words])
@@ -141,8 +139,7 @@ def save_picture(maps: Sequence[RoutingMap], file: str | Path | BinaryIO, kind: 
         axis.tick_params(labelsize=8, length=0)
         for side in axis.spines.values():
             side.set_visible(False)
-    figure.savefig(file, format=kind, dpi=120)
-    plt.close(figure)
+    save(figure, file, kind, dpi=120)
 
 
 def _faded(capsule: int, share: float) -> str:

@@ -155,8 +155,13 @@ def _must_teach(student: Run, data: str | None) -> bool:
     assert student.teacher is not None
     assert student.distilled is not None
     config, teacher = student.config(data).data, student.teacher.folder
-    source = files_of(config.train, config.root)[0]
-    return (teacher / WEIGHTS).exists() and not is_distilled_by(teacher, source, student.distilled)
+    if not (teacher / WEIGHTS).exists():
+        return False
+    source, reference = files_of(config.train, config.root)
+    manner = student.manner
+    return not is_distilled_by(
+        teacher, source, reference, student.distilled, best_of=manner.best_of, with_original=manner.with_original
+    )
 
 
 def _complete_all(runs: list[Run], data: str | None, jobs: int, say: Callable[[str], None]) -> list[str]:
@@ -183,11 +188,12 @@ def _complete(run: Run, data: str | None, threads: int) -> str | None:
     record: dict[str, Any] = {"row": run.row, "seed": run.seed}
     if run.outside is None:
         record |= {"taught_by": run.taught_by, "settings": settings_of(run.config())}
+        record |= {} if run.teacher is None else {"teacher_settings": settings_of(run.teacher.config())}
         record |= {**counts_of_training(run.folder), "processes": run.processes}
         record |= {"threads": max(1, threads // run.processes), "processor": processor()}
         record["greedy"] = json.loads(run.greedy.read_text(encoding="utf-8"))["scores"]
     else:
-        record["finished"] = time.strftime("%Y-%m-%d")
+        record |= {"outside": run.about_outside(), "finished": time.strftime("%Y-%m-%d")}
     record |= {"evaluation": evaluation, "sentences": counts_of_sentences(source, run.translations, reference)}
     for report in (run.report, run.greedy):  # before the record, behind which nobody would remove them
         report.unlink(missing_ok=True)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from capsnmt.analysis.processes import Command
 from capsnmt.analysis.records import check_settings, fingerprint, read_record, settings_of
-from capsnmt.analysis.suite import SuiteConfig, expanded
+from capsnmt.analysis.suite import SuiteConfig, TeachingConfig, expanded
 from capsnmt.config import RunConfig, load_recipe
 from capsnmt.data.corpus import files_of, holds_tokens
 from capsnmt.errors import CapsNMTError
+from capsnmt.runtime.manifest import sha256_of_file
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Run:
     records: Path  # where its record is written
     processes: int = 1  # that train it together
     teacher: Run | None = None  # whose translations are its corpus
-    teaching_options: tuple[str, ...] = ()  # of `distill`
+    manner: TeachingConfig = field(default_factory=TeachingConfig)  # how that teaches
     outside: tuple[str, str] | None = None  # a file of translations and its origin: nothing to train
 
     @property
@@ -49,13 +52,18 @@ class Run:
         """Trained and evaluated, here or elsewhere."""
         return self.record.exists()
 
-    @property
+    @cached_property
     def distilled(self) -> Path | None:
-        """Where the teacher's corpus lies; all whom it teaches alike share it."""
+        """Where the teacher's corpus lies; all whom it teaches alike share it.
+
+        A teacher of other settings has another one: what an earlier one wrote, and what a student learnt of that, must
+        never be taken for its own.
+        """
         if self.teacher is None:
             return None
-        taught = "".join(f"-{option.removeprefix('--')}" for option in self.teaching_options)
-        return self.teacher.folder.with_name(f"distilled-by-{self.teacher.name}{taught}")
+        of = fingerprint(settings_of(self.teacher.config()))[:8]
+        manner = "".join(f"-{option.removeprefix('--')}" for option in self.manner.options)
+        return self.teacher.folder.with_name(f"distilled-by-{self.teacher.name}-{of}{manner}")
 
     def config(self, data: str | None = None) -> RunConfig:
         """The recipe with the run's changes."""
@@ -122,7 +130,7 @@ class Run:
             raise CapsNMTError(f"{self.recipe} names no source and target file in data.train for a teacher to rewrite")
         teacher = str(self.teacher.folder)
         texts = ("--source", str(files[0]), "--reference", str(files[1]), "--output", str(self.distilled))
-        distill = ("distill", teacher, *texts, *self.teaching_options, "--quiet")
+        distill = ("distill", teacher, *texts, *self.manner.options, "--quiet")
         if self.processes == 1:
             return [Command(("export", teacher, "--precision", "fp32")), Command(distill)]
         by_torch = (*distill, "--engine", "torch")
@@ -130,11 +138,8 @@ class Run:
 
     @property
     def taught_by(self) -> str | None:
-        """Its teacher, which settings made that, and how it taught where it did not just translate."""
-        if self.teacher is None:
-            return None
-        who = f"{self.teacher.name} of {fingerprint(settings_of(self.teacher.config()))}"
-        return " ".join([who, *self.teaching_options])
+        """Its teacher, and how it taught where it did not just translate."""
+        return None if self.teacher is None else " ".join([self.teacher.name, *self.manner.options])
 
     @property
     def report(self) -> Path:
@@ -148,15 +153,39 @@ class Run:
 
     def check(self) -> None:
         """An error if what is finished was made with other settings than the suite has now."""
-        if self.outside is not None or not self.is_done:
+        if not self.is_done:
             return
         record = read_record(self.record)
-        check_settings(self.record, record, self.config())
+        if self.outside is not None:
+            self._check_outside(record)
+            return
+        check_settings(self.record, "is of a run", record["settings"], self.config())
         if record["taught_by"] != self.taught_by:
             raise CapsNMTError(
                 f"{self.record} was taught by {record['taught_by']}, the suite wants {self.taught_by}; "
-                "delete the file, its model folder and its teacher's corpus to train again"
+                "delete the file and its model folder to train again"
             )
+        if self.teacher is not None:
+            check_settings(self.record, "was taught by a run", record["teacher_settings"], self.teacher.config())
+
+    def about_outside(self) -> dict[str, Any]:
+        """What a record of an outside system is of: its file, by its content if that is here, and the test set."""
+        assert self.outside is not None
+        file, origin = Path(self.outside[0]), self.outside[1]
+        test = self.config().data.test
+        return {
+            "sha256": sha256_of_file(file) if file.exists() else None,
+            "origin": origin,
+            "test": None if test is None else test.model_dump(mode="json"),
+        }
+
+    def _check_outside(self, record: dict[str, Any]) -> None:
+        for name, wanted in self.about_outside().items():
+            if wanted is not None and record["outside"][name] != wanted:
+                raise CapsNMTError(
+                    f"{self.record} is of other translations: {name} is {record['outside'][name]}, the suite has "
+                    f"{wanted}; delete the file to score these"
+                )
 
 
 def _root(data: str | None) -> list[str]:
@@ -186,7 +215,7 @@ def runs_of(suite: SuiteConfig) -> list[Run]:
             suite.records_folder,
             processes=suite.processes,
             teacher=teacher or None,
-            teaching_options=row.teaching.options,
+            manner=row.teaching,
             outside=outside,
         )
 

@@ -16,7 +16,7 @@ from capsnmt.cli.options import BulkEngine, Data, DeviceName, Engine, Quiet, Wor
 from capsnmt.cluster import BLOCKS_PER_WORKER
 from capsnmt.config import parse_language_pair
 from capsnmt.decoding.translation import TranslateOptions
-from capsnmt.distillation import TEACHER_BEAM
+from capsnmt.distillation import TEACHER_BEAM, beam_for
 from capsnmt.errors import CapsNMTError
 
 
@@ -87,8 +87,10 @@ def distill(
         filters=Filters(max_ratio=max_ratio, min_score=min_score, repetition=repetition, copy=copies),
         with_original=original,
     )
+    if beam is not None and beam < num_best:
+        raise CapsNMTError(f"--beam {beam} gives {beam} candidates at the most, --n-best {num_best} wants more")
     asked = beam is not None or num_best > 1 or split is not None
-    options = TranslateOptions(beam=max(beam or TEACHER_BEAM, num_best), num_best=num_best, split=split is not False)
+    options = TranslateOptions(beam=beam or beam_for(num_best), num_best=num_best, split=split is not False)
     manifest = verbs.distill(
         teacher or None,
         request,

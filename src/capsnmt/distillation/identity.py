@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from capsnmt.cluster import Job
 from capsnmt.config import FolderConfig, changed_settings
 from capsnmt.decoding.translation import TranslateOptions
-from capsnmt.distillation import MANIFEST, TEACHER_BEAM
+from capsnmt.distillation import MANIFEST, beam_for
 from capsnmt.errors import CapsNMTError
 from capsnmt.folder import WEIGHTS, read_folder_config
 from capsnmt.runtime.choice import choose_engine
@@ -60,14 +60,24 @@ def _translating(folder: Path, job: Job) -> _Translating:
     return _Translating(sha256_of_file(folder / WEIGHTS), "fp32", False, config)
 
 
-def is_distilled_by(folder: Path, source: Path, output: Path) -> bool:
-    """Whether there is a whole corpus that this folder's weights, in fp32 and asked as usual, made of this text."""
+def is_distilled_by(
+    folder: Path, source: Path, reference: Path, output: Path, *, best_of: int, with_original: bool
+) -> bool:
+    """Whether there is a whole corpus that this folder's weights, in fp32, made of these texts in this manner.
+
+    A text that is gone is taken for unchanged.
+    """
     if not (output / MANIFEST).exists():
         return False
     found = json.loads((output / MANIFEST).read_text(encoding="utf-8"))
-    teacher = about_models(Job((str(folder),), TranslateOptions(beam=TEACHER_BEAM), engine="torch"))
-    changed = changed_settings({"teacher": found["teacher"]}, {"teacher": teacher}, free=NAMES)
-    if changed or found["source"]["sha256"] != sha256_of_file(source):
+    options = TranslateOptions(beam=beam_for(best_of), num_best=best_of)
+    teacher = about_models(Job((str(folder),), options, engine="torch"))
+    if changed_settings({"teacher": found["teacher"]}, {"teacher": teacher}, free=NAMES):
+        return False
+    if (found["choose"] == "bleu", found["original_pairs"] > 0) != (best_of > 1, with_original):
+        return False
+    texts = [(source, found["source"]), *([(reference, found["reference"])] if found["reference"] else [])]
+    if any(text.exists() and sha256_of_file(text) != noted["sha256"] for text, noted in texts):
         return False
     files = {output / name: sha256 for name, sha256 in found["files"].items()}
     return all(path.is_file() and sha256_of_file(path) == sha256 for path, sha256 in files.items())

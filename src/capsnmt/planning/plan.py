@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from capsnmt.config import RunConfig
 from capsnmt.data.corpus import files_of, names_of, open_binary
-from capsnmt.distillation import TEACHER_BEAM
+from capsnmt.distillation import beam_for
 from capsnmt.errors import CapsNMTError
 from capsnmt.models import build_model
 from capsnmt.models.contract import TranslationModel
@@ -74,8 +74,8 @@ class Plan:
         return asdict(self)
 
 
-def plan(config: RunConfig, devices: str, *, pairs: int | None = None) -> Plan:
-    """What a recipe costs on such devices, as in `8xM40`."""
+def plan(config: RunConfig, devices: str, *, pairs: int | None = None, candidates: int = 1) -> Plan:
+    """What a recipe costs on such devices, as in `8xM40`; as a teacher it writes so many candidates for a line."""
     count, device = figures.parse_devices(devices)
     corpus = corpus_figures(config, pairs)
     costs = model_costs(config)
@@ -91,7 +91,7 @@ def plan(config: RunConfig, devices: str, *, pairs: int | None = None) -> Plan:
     training_s = _training_time(config, costs, corpus, count, device, lines)
     training_bytes = _training_memory(config, costs, count, device, lines)
     model_bytes = _model_folder(config, costs, lines)
-    distilling_s, journal_bytes = _distilling(config, costs, corpus, count, device, lines)
+    distilling_s, journal_bytes = _distilling(config, costs, corpus, count, device, candidates, lines)
     to_serve = _serving(config, costs, corpus, device, lines)
     runtime_bytes, serving_bytes = _serving_room(costs, lines)
     return Plan(
@@ -306,11 +306,18 @@ def _model_folder(config: RunConfig, costs: ModelCosts, lines: list[str]) -> flo
 
 
 def _distilling(
-    config: RunConfig, costs: ModelCosts, corpus: CorpusFigures, count: int, device: Device, lines: list[str]
+    config: RunConfig,
+    costs: ModelCosts,
+    corpus: CorpusFigures,
+    count: int,
+    device: Device,
+    candidates: int,
+    lines: list[str],
 ) -> tuple[float, float]:
-    sentence_s = _sentence(config, costs, corpus, device, f"{TEACHER_BEAM} of `distill`", TEACHER_BEAM, lines)
+    beam = beam_for(candidates)
+    sentence_s = _sentence(config, costs, corpus, device, f"{beam} of `distill`", beam, lines)
     total_s = corpus.pairs * sentence_s / count
-    record_bytes = corpus.text_bytes / 2 + figures.JOURNAL_BYTES
+    record_bytes = candidates * (corpus.text_bytes / 2 + figures.JOURNAL_BYTES)
     journal_bytes = corpus.pairs * record_bytes
     lines += [
         f"distilling: {corpus.pairs:,} sentences x {sentence_s * 1e3:.3g} ms / {count} {device.name} = "

@@ -40,6 +40,7 @@ def write_records(runs, scores):
             "row": run.row,
             "seed": run.seed,
             "taught_by": run.taught_by,
+            "teacher_settings": None if run.teacher is None else settings_of(run.teacher.config()),
             "settings": settings_of(run.config()),
             "steps": 10,
             "parameters": 1_500_000,

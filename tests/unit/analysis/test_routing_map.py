@@ -76,7 +76,8 @@ def test_data_can_be_read_back():
 
 
 def test_a_picture_is_written(tmp_path):
-    save_picture([made_map(), made_map(pieces=("▁x",), M=10)], tmp_path / "map.png")
+    dollars = made_map(pieces=("▁$_$", "▁$$", "▁${a_}${b}"))
+    save_picture([made_map(), made_map(pieces=("▁x",), M=10), dollars], tmp_path / "map.png")
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
 
 

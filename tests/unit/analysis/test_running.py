@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from small_suites import RECIPE, RELEASED, suite_of, write_records
 
-from capsnmt.analysis.records import read_record
+from capsnmt.analysis.records import read_record, write_record
 from capsnmt.analysis.reproduction import absent_from, cost_of, plan_of, reproduce
 from capsnmt.analysis.running import run_suite
 from capsnmt.analysis.runs import runs_of
@@ -56,6 +56,16 @@ def test_an_outside_system_is_a_row_that_is_not_trained(tmp_path):
     assert "buck was not trained here: their submission to WMT14." in report
     assert "capsnmt train" not in report
 
+    def other(**changes):
+        return suite_of(
+            tmp_path, rows={"buck": {**outside, **changes}}, set={"data.test": test, "data.root": str(data)}
+        )
+
+    for changed, told in (({"hypotheses": str(data / "test.en")}, "sha256"), ({"origin": "others"}, "origin")):
+        with pytest.raises(CapsNMTError, match=rf"buck-s1.json is of other translations: {told} is .*, the suite has"):
+            reproduce(other(**changed), lambda *_: [], train=False, say=lambda text: None)
+    reproduce(other(hypotheses="/gone"), lambda *_: [], train=False, say=lambda text: None)
+
 
 def test_only_rows_that_exist_can_be_chosen(tmp_path):
     with pytest.raises(CapsNMTError, match=r"--rows narrow: no row of the suite; plain, wide"):
@@ -99,18 +109,22 @@ def codes_of(commands):
     return codes
 
 
-@pytest.fixture
-def taught(tmp_path):
+def taught_suite(tmp_path, corpus=RELEASED / "corpus", **teaching):
     """A suite whose teacher is trained and has taught; its student is not trained."""
     rows = {name: {"recipe": str(RELEASED / "recipe.yaml")} for name in ("teacher", "student")}
-    rows["student"]["distilled_from"] = "teacher"
+    rows["student"] |= {"distilled_from": "teacher", "teaching": teaching}
     test = {"source": "valid.de", "target": "valid.en"}
-    suite = suite_of(tmp_path, rows=rows, seeds=[2], set={"data.root": str(RELEASED / "corpus"), "data.test": test})
+    suite = suite_of(tmp_path, rows=rows, seeds=[2], set={"data.root": str(corpus), "data.test": test})
     teacher, student = runs_of(suite)
     write_records([teacher], {"teacher-s2": 20.0})
     shutil.copytree(RELEASED / "capsnmt", teacher.folder)
     assert codes_of(student.teaching()) == [0, 0]
     return suite
+
+
+@pytest.fixture
+def taught(tmp_path):
+    return taught_suite(tmp_path)
 
 
 def test_another_way_of_teaching_is_another_student(taught):
@@ -137,9 +151,47 @@ def started(monkeypatch):
     return verbs
 
 
-def test_a_finished_corpus_is_not_taught_again(taught, started):
-    run_suite(taught, say=lambda text: None)
+@pytest.mark.parametrize("teaching", [{}, {"best_of": 6}, {"with_original": True}])
+def test_a_finished_corpus_is_not_taught_again(tmp_path, started, teaching):
+    corpus = shutil.copytree(RELEASED / "corpus", tmp_path / "corpus")
+    suite = taught_suite(tmp_path, corpus, **teaching)
+    run_suite(suite, say=lambda text: None)
     assert started == ["train"]
+    with (corpus / "train.en").open("a", encoding="utf-8") as file:
+        file.write("\n")
+    run_suite(suite, say=lambda text: None)
+    assert started[1:] == (["export"] if teaching else ["train"]), "only some corpora are made of the reference"
+
+
+def test_a_prepared_suite_needs_no_training_text(tmp_path, started):
+    corpus = shutil.copytree(RELEASED / "corpus", tmp_path / "corpus")
+    suite = taught_suite(tmp_path, corpus)
+    _, student = runs_of(suite)
+    shutil.copytree(RELEASED / "store", student.distilled / "store")
+    (corpus / "train.de").unlink()
+    run_suite(suite, say=lambda text: None)
+    assert started == ["train"]
+
+
+def test_a_corpus_of_an_earlier_teacher_teaches_nobody(taught, started):
+    """Its model is gone, and a record of the teacher that the suite has now has come from elsewhere."""
+    shutil.rmtree(runs_of(taught)[0].folder)
+    now = with_teacher(taught, **{"training.learning_rate": 0.001})
+    write_records([runs_of(now)[0]], {"teacher-s2": 21.0})
+    assert run_suite(now, say=lambda text: None) == ["teacher-s2", "student-s2"]
+    assert started == ["train"], "the teacher alone, whose model must be here"
+
+
+def test_a_students_record_knows_its_teacher_by_settings_that_may_get_new_defaults(taught):
+    _, student = runs_of(taught)
+    write_records([student], {"student-s2": 20.0})
+    record = read_record(student.record)
+    del record["teacher_settings"]["model"]["score_scale"]  # as if it had come after the record
+    write_record(student.record, record)
+    student.check()
+    _, other = runs_of(with_teacher(taught, **{"training.learning_rate": 0.001}))
+    with pytest.raises(CapsNMTError, match=r"was taught by a run with other settings:\n.*rate: 0.01 -> 0.001"):
+        other.check()
 
 
 def test_another_version_of_a_package_makes_no_other_teacher(taught, monkeypatch):
@@ -151,9 +203,9 @@ def test_another_version_of_a_package_makes_no_other_teacher(taught, monkeypatch
     assert (student.distilled / "train.en").read_bytes() == corpus
 
 
-@pytest.mark.parametrize("changed", ["teacher-s2/weights.safetensors", "distilled-by-teacher-s2/train.en"])
+@pytest.mark.parametrize("changed", ["teacher-s2/weights.safetensors", "distilled-by-teacher-s2-*/train.en"])
 def test_students_wait_for_what_their_teacher_says_now(taught, started, changed):
-    path = Path(taught.output) / changed
+    (path,) = Path(taught.output).glob(changed)
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     assert run_suite(taught, say=lambda text: None) == ["student-s2"]
     assert started == ["export"]
@@ -186,7 +238,7 @@ def test_a_student_is_not_taught_by_a_teacher_of_other_settings(taught, started,
 
 @pytest.mark.parametrize("with_record", [True, False])
 def test_a_corpus_alone_teaches_where_a_record_says_whose_it_is(taught, started, with_record):
-    teacher, _ = runs_of(taught)
+    teacher, student = runs_of(taught)
     shutil.rmtree(teacher.folder)
     if not with_record:
         teacher.record.unlink()
@@ -195,7 +247,24 @@ def test_a_corpus_alone_teaches_where_a_record_says_whose_it_is(taught, started,
     assert started == ["train"]
     assert failed == (["student-s2"] if with_record else ["teacher-s2", "student-s2"])
     told = "done" if with_record else "not taught, for its teacher teacher-s2 failed"
-    assert f"distilled-by-teacher-s2: {told}" in said
+    assert f"{student.distilled.name}: {told}" in said
+
+
+def test_costs_count_each_corpus_once_and_its_candidates(tmp_path):
+    rows = {"teacher": {"recipe": RECIPE}}
+    ways = {"plain": {}, "alike": {}, "nearest": {"best_of": 10}}
+    rows |= {name: {"recipe": RECIPE, "distilled_from": "teacher", "teaching": way} for name, way in ways.items()}
+    suite = suite_of(tmp_path, rows=rows, seeds=[1])
+    write_records([run for run in runs_of(suite) if run.row == "plain"], {"plain-s1": 20.0})
+    lines = cost_of(suite, "2xcpu", pairs=1_000_000)
+    told = {
+        line.partition(":")[0]: line.partition("its teacher's translations of 1,000,000 sentences: ")[2]
+        for line in lines
+    }
+    assert told["plain-s1"] == told["teacher-s1"] == "", "it is done, so the other student of its corpus pays"
+    assert told["alike-s1"] != ""
+    one, ten = (float(told[name].split()[0]) for name in ("alike-s1", "nearest-s1"))
+    assert 1.5 * one < ten < 2.5 * one, f"a beam of 10 instead of 5: {told}"
 
 
 def test_students_of_a_teacher_that_failed_are_not_trained(tmp_path, started):
@@ -204,7 +273,8 @@ def test_students_of_a_teacher_that_failed_are_not_trained(tmp_path, started):
     failed = run_suite(suite_of(tmp_path, rows=rows, seeds=[1]), say=said.append)
     assert failed == ["teacher-s1", "student-s1"]
     assert started == ["train"]
-    assert said[-1] == "distilled-by-teacher-s1: not taught, for its teacher teacher-s1 failed"
+    assert said[-1].startswith("distilled-by-teacher-s1-")
+    assert said[-1].endswith(": not taught, for its teacher teacher-s1 failed")
 
 
 def test_a_wrong_folder_of_corpora_is_one_error_before_all_trainings(tmp_path, started):
