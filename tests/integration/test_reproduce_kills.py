@@ -147,7 +147,7 @@ class Study:
 
     def results(self):
         """Records, results, report and the taught corpus, without what depends on the clock."""
-        report, corpus = self.runs / "report-study", next(self.runs.glob("distilled-by-teacher-s1-*")) / "train.en"
+        report, corpus = self.runs / "report-study", next(self.runs.glob("distilled-by-teacher-s1-*/train.en"))
         records, texts = [*self.runs.glob("*-s1.json"), report / "results.json"], [*self.runs.glob("*-s1.out"), corpus]
         return {
             **{path.name: without_clock(json.loads(path.read_text(encoding="utf-8"))) for path in records},

@@ -110,8 +110,7 @@ def test_it_reports_and_makes_again_only_what_is_missing(suite, run_here, tmp_pa
     assert "Short &lt;b&gt;lines" in page
     assert page.count("data:image/png;base64") == len(list((report / "figures").iterdir())) >= 6
     assert (report / "results.csv").read_text(encoding="utf-8").count("\n") == 1 + 4
-    (corpus,) = (tmp_path / "calm").glob("distilled-by-simple-s1-*")
-    assert (corpus / "manifest.json").exists()
+    (manifest,) = (tmp_path / "calm").glob("distilled-by-simple-s1-*/manifest.json")
 
     for change, told in (
         ("training.label_smoothing: 0.3", "label_smoothing"),
@@ -127,7 +126,7 @@ def test_it_reports_and_makes_again_only_what_is_missing(suite, run_here, tmp_pa
     shutil.rmtree(tmp_path / "calm" / "simple-s1")  # its record stays
     (tmp_path / "calm" / "student-s1.json").unlink()
     shutil.rmtree(tmp_path / "calm" / "student-s1")
-    shutil.rmtree(corpus)
+    shutil.rmtree(manifest.parent)
     again = run_here("reproduce", suite("calm"))
     assert again.code == 0, again.err
     assert "4 runs, 3 of them done, 1 to do" in again.err
