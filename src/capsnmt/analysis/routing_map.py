@@ -20,6 +20,7 @@ from capsnmt.errors import CapsNMTError
 # Okabe and Ito's colours, told apart by colour-blind eyes too, then darker ones for more than eight capsules.
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#999999")
 PICTURES = ("png", "svg", "pdf")
+_COLUMN_WIDTH = 9  # characters of a picture's column
 
 
 @dataclass(frozen=True)
@@ -133,13 +134,18 @@ def save_picture(maps: Sequence[RoutingMap], file: str | Path | BinaryIO, kind: 
             colour = to_rgb(colour_of(capsule))
             image[capsule, place] = 1.0 - routing.alpha[t, place, capsule] * (1.0 - np.array(colour))
         axis.imshow(image, aspect="auto", interpolation="nearest")
-        axis.set_xticks(range(len(routing.pieces)), [word.strip() or "·" for word in routing.words])
+        axis.set_xticks(range(len(routing.pieces)), [_fitted(word.strip() or "·") for word in routing.words])
         axis.set_yticks(range(routing.alpha.shape[-1]), [str(j + 1) for j in range(routing.alpha.shape[-1])])
         axis.set_title(f"iteration {t + 1}, entropy {routing.entropy()[t]:.2f}", loc="left", fontsize=9)
         axis.tick_params(labelsize=8, length=0)
         for side in axis.spines.values():
             side.set_visible(False)
     save(figure, file, kind, dpi=120)
+
+
+def _fitted(word: str) -> str:
+    """As much of a word as its column has room for: a URL would be written over its neighbours."""
+    return word if len(word) <= _COLUMN_WIDTH else f"{word[: _COLUMN_WIDTH - 1]}…"
 
 
 def _faded(capsule: int, share: float) -> str:

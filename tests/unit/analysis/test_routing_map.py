@@ -81,6 +81,14 @@ def test_a_picture_is_written(tmp_path):
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_long_word_is_not_written_over_its_neighbours(tmp_path):
+    save_picture([made_map(pieces=("▁a", "▁https://example.org/a/b/c", "▁neighbour"))], tmp_path / "map.svg", "svg")
+    words = re.findall("<!-- (.*?) -->", (tmp_path / "map.svg").read_text(encoding="utf-8"))
+    assert "https://…" in words
+    assert {"a", "neighbour"} <= set(words), "what fits is whole"
+    assert not any("example" in word for word in words)
+
+
 def test_the_kind_of_a_picture_is_told_by_its_name():
     assert [picture_kind(Path(name)) for name in ("x.png", "x.SVG", "x.pdf", "-")] == ["png", "svg", "pdf", "png"]
     for name in ("x.foo", "x"):
