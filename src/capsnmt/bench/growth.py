@@ -6,7 +6,7 @@ import logging
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from capsnmt.bench.build import build_all, work_folder
 from capsnmt.bench.measure import in_turn, spread, straight_line
@@ -82,22 +82,8 @@ def run(request: GrowthRequest) -> BenchReport:
                 repeats=request.step_repeats,
                 pause_s=request.pause_s,
             )
-    rows: list[dict[str, Any]] = [
-        {
-            "name": name,
-            "system": systems[name].label,
-            "source_length": length,
-            **spread_ms(spread(steps[name, length]), "step_"),
-            "step_times_ms": _in_ms(steps[name, length]),
-            "target_length": min(length, request.max_target),
-            **spread_ms(spread(totals[name, length])),
-            "times_ms": _in_ms(totals[name, length]),
-            "from_fixed_ms": spread_ms(spread(from_fixed[name, length]))["median_ms"] if from_fixed else None,
-            "from_fixed_times_ms": _in_ms(from_fixed[name, length]) if from_fixed else None,
-            "peak_mb": peaks_mb[name, length],
-        }
-        for name, length in keys
-    ]
+    found = _Passes(steps, totals, from_fixed, peaks_mb)
+    rows = [found.row(name, systems[name].label, length, request.max_target) for name, length in keys]
     figures = growth_figures(rows)
     for name, own in tokens.items():
         figures[name]["tokens_per_subword"] = own.per_subword
@@ -115,6 +101,33 @@ def run(request: GrowthRequest) -> BenchReport:
         notes=notes + quiet_note(machine),
         machine=machine,
     )
+
+
+class _Passes(NamedTuple):
+    """Seconds of every pass, and the largest memory, of systems and lengths."""
+
+    steps: dict[tuple[str, int], list[float]]
+    totals: dict[tuple[str, int], list[float]]
+    from_fixed: dict[tuple[str, int], list[float]]  # empty if nobody asked
+    peaks_mb: dict[tuple[str, int], float]
+
+    def row(self, name: str, label: str, length: int, max_target: int) -> dict[str, Any]:
+        """Of the report."""
+        key = name, length
+        fixed_s = self.from_fixed.get(key)
+        return {
+            "name": name,
+            "system": label,
+            "source_length": length,
+            **spread_ms(spread(self.steps[key]), "step_"),
+            "step_times_ms": _in_ms(self.steps[key]),
+            "target_length": min(length, max_target),
+            **spread_ms(spread(self.totals[key])),
+            "times_ms": _in_ms(self.totals[key]),
+            "from_fixed_ms": spread_ms(spread(fixed_s))["median_ms"] if fixed_s else None,
+            "from_fixed_times_ms": _in_ms(fixed_s) if fixed_s else None,
+            "peak_mb": self.peaks_mb[key],
+        }
 
 
 def _peaks_mb(
